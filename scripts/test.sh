@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs every test.
+set -euo pipefail
+source "$(dirname "$0")/env.sh"
+cd "$root"
+scripts/setup.sh --test
+step "format and layers"
+git ls-files "*.h" "*.cpp" "*.cu" "*.cuh" | xargs clang-format --dry-run --Werror
+tools/check_layers
+step "build"
+scripts/build.sh
+step "unit tests"
+ctest --test-dir build/release --output-on-failure

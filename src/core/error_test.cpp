@@ -1,0 +1,32 @@
+#include "core/error.h"
+
+#include <gtest/gtest.h>
+
+namespace flowshard {
+namespace {
+
+TEST(Error, ExitCodeIsThatOfTheThrownType) {
+  EXPECT_EQ(exit_code_of(ConfigError("x")), ExitCode::kUsage);
+  EXPECT_EQ(exit_code_of(CommError("x")), ExitCode::kCommunication);
+  EXPECT_EQ(exit_code_of(DataError("x")), ExitCode::kData);
+  EXPECT_EQ(exit_code_of(CheckpointError("x")), ExitCode::kCheckpoint);
+  EXPECT_EQ(exit_code_of(std::bad_alloc()), ExitCode::kInternal);
+}
+
+TEST(Error, MessageIsFormatted) {
+  EXPECT_STREQ(ConfigError("{} is not {}", "height", 16).what(), "height is not 16");
+}
+
+TEST(Error, BrokenInvariantNamesFileAndMessage) {
+  EXPECT_NO_THROW(check(true, "holds"));
+  try {
+    check(false, "one shard per rank");
+    FAIL();
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("error_test.cpp"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("one shard per rank"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace flowshard
