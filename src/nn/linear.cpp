@@ -1,0 +1,94 @@
+#include "nn/linear.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace flowshard::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+void write_weight_grad(Parameter& weight, const at::Tensor& grad_output, const at::Tensor& x) {
+  // Straight into the slot: the flat gradient buffer is the output of the matrix product.
+  if (!weight.grad.defined()) {
+    weight.grad = at::empty(weight.shape, weight.value.options());
+    weight.grad_written = false;
+  }
+  if (weight.grad.scalar_type() != x.scalar_type()) {
+    weight.accumulate_grad(at::mm(grad_output.t(), x));
+  } else if (weight.grad_written) {
+    weight.grad.addmm_(grad_output.t(), x);
+  } else {
+    at::mm_out(weight.grad, grad_output.t(), x);
+    weight.grad_written = true;
+  }
+}
+
+struct LinearFunction : torch::autograd::Function<LinearFunction> {
+  // [Note: handles] The handles are inputs only so that autograd records the node; backward returns nothing
+  // for them.
+  static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight_handle,
+                          const Variable& bias_handle, int64_t weight_slot, int64_t bias_slot) {
+    (void)weight_handle, (void)bias_handle;
+    const auto* weight = reinterpret_cast<Parameter*>(weight_slot);
+    const auto* bias = reinterpret_cast<Parameter*>(bias_slot);
+    // A frozen weight needs no input in backward.
+    context->save_for_backward({weight->trainable ? x : Variable()});
+    context->saved_data["weight"] = weight_slot;
+    context->saved_data["bias"] = bias_slot;
+    context->saved_data["x_needs_grad"] = x.requires_grad();
+    return at::linear(x, weight->value, bias ? bias->value : at::Tensor());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
+    auto* weight = reinterpret_cast<Parameter*>(context->saved_data["weight"].toInt());
+    auto* bias = reinterpret_cast<Parameter*>(context->saved_data["bias"].toInt());
+    const at::Tensor grad_output = grad_outputs[0].reshape({-1, weight->shape[0]});
+    if (weight->trainable) {
+      const at::Tensor x = context->get_saved_variables()[0].reshape({-1, weight->shape[1]});
+      write_weight_grad(*weight, grad_output, x);
+    }
+    if (bias && bias->trainable) bias->accumulate_grad(grad_output.sum(0));
+    at::Tensor grad_x;
+    if (context->saved_data["x_needs_grad"].toBool()) grad_x = at::matmul(grad_outputs[0], weight->value);
+    return {grad_x, Variable(), Variable(), Variable(), Variable()};
+  }
+};
+
+struct UseCopyFunction : torch::autograd::Function<UseCopyFunction> {
+  static Variable forward(AutogradContext* context, const Variable& handle, int64_t slot) {
+    (void)handle;
+    context->saved_data["slot"] = slot;
+    return reinterpret_cast<Parameter*>(slot)->value.clone();
+  }
+  static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
+    reinterpret_cast<Parameter*>(context->saved_data["slot"].toInt())->accumulate_grad(grad_outputs[0]);
+    return {Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
+  if (!at::GradMode::is_enabled()) return at::linear(x, weight.value, bias ? bias->value : at::Tensor());
+  return LinearFunction::apply(x, weight.autograd_handle(), bias ? bias->autograd_handle() : at::Tensor(),
+                               reinterpret_cast<int64_t>(&weight), reinterpret_cast<int64_t>(bias));
+}
+
+at::Tensor use_copy(Parameter& parameter) {
+  if (!at::GradMode::is_enabled() || !parameter.trainable) return parameter.value;
+  return UseCopyFunction::apply(parameter.autograd_handle(), reinterpret_cast<int64_t>(&parameter));
+}
+
+Linear::Linear(ParameterGroup& group, const std::string& name, int64_t in_features, int64_t out_features,
+               bool has_bias)
+    : weight(name + ".weight", {out_features, in_features}) {
+  group.parameters.push_back(&weight);
+  if (has_bias) {
+    bias.emplace(name + ".bias", std::vector<int64_t>{out_features});
+    group.parameters.push_back(&*bias);
+  }
+}
+
+}  // namespace flowshard::nn

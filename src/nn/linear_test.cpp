@@ -1,0 +1,87 @@
+#include "nn/linear.h"
+
+#include <gtest/gtest.h>
+
+namespace flowshard::nn {
+namespace {
+
+struct LinearTest : testing::Test {
+  LinearTest() : layer(group, "proj", 3, 5) {
+    at::manual_seed(0);
+    for (Parameter* parameter : group.parameters) {
+      parameter->value = at::randn(parameter->shape, at::kDouble);
+      parameter->trainable = true;
+    }
+  }
+  ParameterGroup group{"root", {}};
+  Linear layer;
+};
+
+TEST_F(LinearTest, RegistersItsParameters) {
+  ASSERT_EQ(group.parameters.size(), 2u);
+  EXPECT_EQ(group.parameters[0]->name, "proj.weight");
+  EXPECT_EQ(group.parameters[1]->shape, (std::vector<int64_t>{5}));
+}
+
+TEST_F(LinearTest, GradientsEqualAtenAutograd) {
+  const at::Tensor x = at::randn({2, 4, 3}, at::kDouble).set_requires_grad(true);
+  const at::Tensor target = at::randn({2, 4, 5}, at::kDouble);
+  (layer.forward(x) - target).square().sum().backward();
+
+  const at::Tensor x2 = x.detach().clone().set_requires_grad(true);
+  const at::Tensor w = layer.weight.value.clone().set_requires_grad(true);
+  const at::Tensor b = layer.bias->value.clone().set_requires_grad(true);
+  (at::linear(x2, w, b) - target).square().sum().backward();
+  EXPECT_TRUE(at::allclose(x.grad(), x2.grad()));
+  EXPECT_TRUE(at::allclose(layer.weight.grad, w.grad()));
+  EXPECT_TRUE(at::allclose(layer.bias->grad, b.grad()));
+}
+
+TEST_F(LinearTest, WeightGradientIsComputedWhenTheInputNeedsNone) {
+  layer.forward(at::ones({1, 3}, at::kDouble)).sum().backward();
+  EXPECT_TRUE(at::allclose(layer.weight.grad, at::ones({5, 3}, at::kDouble)));
+}
+
+TEST_F(LinearTest, SecondBackwardAddsUntilZeroGrad) {
+  const at::Tensor x = at::ones({1, 3}, at::kDouble);
+  layer.forward(x).sum().backward();
+  layer.forward(x).sum().backward();
+  EXPECT_TRUE(at::allclose(layer.weight.grad, at::full({5, 3}, 2.0, at::kDouble)));
+  layer.weight.zero_grad();
+  layer.forward(x).sum().backward();
+  EXPECT_TRUE(at::allclose(layer.weight.grad, at::ones({5, 3}, at::kDouble)));
+}
+
+TEST_F(LinearTest, BackwardReadsTheWeightThroughTheSlotAndWritesIntoTheGivenBuffer) {
+  const at::Tensor x = at::ones({1, 3}, at::kDouble).set_requires_grad(true);
+  at::Tensor flat = at::zeros({20}, at::kDouble);
+  layer.weight.grad = flat.narrow(0, 0, 15).view({5, 3});
+  const at::Tensor y = layer.forward(x);
+  // The buffer that held the weight is given away between forward and backward, as under fsdp.
+  const at::Tensor original = layer.weight.value.clone();
+  layer.weight.value.fill_(99);
+  layer.weight.value = original;
+  y.sum().backward();
+  EXPECT_TRUE(at::allclose(x.grad(), original.sum(0, true)));
+  EXPECT_TRUE(at::allclose(flat.narrow(0, 0, 15), at::ones({15}, at::kDouble)));
+  EXPECT_EQ(flat.narrow(0, 15, 5).abs().max().item<double>(), 0);
+}
+
+TEST_F(LinearTest, FrozenWeightGetsNoGradient) {
+  layer.weight.trainable = layer.bias->trainable = false;
+  const at::Tensor x = at::ones({1, 3}, at::kDouble).set_requires_grad(true);
+  layer.forward(x).sum().backward();
+  EXPECT_FALSE(layer.weight.grad.defined());
+  EXPECT_TRUE(x.grad().defined());
+}
+
+TEST(UseCopy, GradientGoesToTheSlot) {
+  Parameter scale("scale", {3});
+  scale.value = at::ones({3}, at::kDouble);
+  scale.trainable = true;
+  (use_copy(scale) * at::full({3}, 2.0, at::kDouble)).sum().backward();
+  EXPECT_TRUE(at::allclose(scale.grad, at::full({3}, 2.0, at::kDouble)));
+}
+
+}  // namespace
+}  // namespace flowshard::nn
