@@ -1,5 +1,5 @@
-// How the parameters of a model are named in a file. Plain data, so that models can publish their names and
-// the weight loader can use them without either knowing the other.
+// How the parameters of a model are named in a file. Plain data, so that models can publish their names and the
+// weight loader can use them without either knowing the other.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@
 
 namespace flowshard {
 
-/// The tensor stored under `key` is rows [row, row + rows) of `parameter` (dimension 0). rows < 0: all of it.
-/// One parameter may have several parts (fused qkv from q, k and v); together they cover each row exactly
-/// once.
+/// Rows [key_row, key_row + rows) of the tensor stored under `key` are rows [row, row + rows) of `parameter`
+/// (dimension 0). rows < 0: all of the stored tensor. One parameter may have several parts (fused qkv from q, k and v),
+/// and so may one key (halves that are stored the other way round); together they cover each row of both exactly once.
 struct TensorPart {
   std::string parameter;
   std::string key;
   int64_t row = 0;
   int64_t rows = -1;
+  int64_t key_row = 0;
 };
 
 using TensorNames = std::vector<TensorPart>;
