@@ -23,6 +23,12 @@ TEST_F(LinearTest, RegistersItsParameters) {
   EXPECT_EQ(group.parameters[1]->shape, (std::vector<int64_t>{5}));
 }
 
+TEST_F(LinearTest, MaterializeAllocatesEveryValue) {
+  materialize(group.parameters, at::TensorOptions(at::kBFloat16));
+  EXPECT_EQ(layer.weight.value.sizes(), (std::vector<int64_t>{5, 3}));
+  EXPECT_EQ(layer.bias->value.scalar_type(), at::kBFloat16);
+}
+
 TEST_F(LinearTest, GradientsEqualAtenAutograd) {
   const at::Tensor x = at::randn({2, 4, 3}, at::kDouble).set_requires_grad(true);
   const at::Tensor target = at::randn({2, 4, 5}, at::kDouble);

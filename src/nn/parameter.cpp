@@ -29,4 +29,8 @@ at::Tensor Parameter::autograd_handle() const {
   return at::empty({0}, value.options()).set_requires_grad(trainable);
 }
 
+void materialize(const std::vector<Parameter*>& parameters, const at::TensorOptions& options) {
+  for (Parameter* parameter : parameters) parameter->value = at::empty(parameter->shape, options);
+}
+
 }  // namespace flowshard::nn

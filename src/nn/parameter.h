@@ -55,4 +55,7 @@ struct ParameterGroup {
   std::vector<Parameter*> parameters;  // in order of construction; owned by the model
 };
 
+/// Allocates the value of every parameter, of the given dtype and device; the contents are undefined.
+void materialize(const std::vector<Parameter*>& parameters, const at::TensorOptions& options);
+
 }  // namespace flowshard::nn
