@@ -1,11 +1,59 @@
 // The flowshard program: finds the subcommand and turns errors into one line and an exit code.
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
 
 #include "core/error.h"
+#include "subcommands.h"
 #include "version.h"
+
+namespace {
+
+using flowshard::ExitCode;
+
+// "flowshard train"
+std::string command_name(const CLI::App& app) {
+  std::string name = app.get_name();
+  for (const CLI::App* subcommand : app.get_subcommands()) {
+    name += ' ' + subcommand->get_name();
+  }
+  return name;
+}
+
+// " [rank 1 of 2 on gpu-3]" in a job of several processes.
+std::string rank_tag() {
+  const char* rank = std::getenv("RANK");
+  const char* size = std::getenv("WORLD_SIZE");
+  if (!rank || !size) {
+    rank = std::getenv("SLURM_PROCID");
+    size = std::getenv("SLURM_NTASKS");
+  }
+  if (!rank || !size || std::string_view(size) == "1") {
+    return "";
+  }
+  char host[256] = "?";
+  gethostname(host, sizeof(host) - 1);
+  return fmt::format(" [rank {} of {} on {}]", rank, size, host);
+}
+
+void print_error(const CLI::App& app, std::string_view kind, std::string_view message) {
+  const std::string_view first_line = message.substr(0, message.find('\n'));  // LibTorch appends a backtrace
+  fmt::print(stderr, "{}{}: {}: {}\n", command_name(app), rank_tag(), kind, first_line);
+}
+
+// Ends the process without static destructors: after a failure, threads of the communication libraries may
+// still run.
+int end_with(ExitCode code) {
+  std::fflush(nullptr);
+  std::_Exit(static_cast<int>(code));
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Train and serve FLUX.1-dev on many GPUs.", "flowshard");
@@ -13,11 +61,22 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RuntimeError& exit) {
+    return exit.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : static_cast<int>(flowshard::ExitCode::kUsage);
+    if (error.get_exit_code() == 0) {  // --help and --version
+      return app.exit(error);
+    }
+    const bool unknown = app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-';
+    const std::string message = unknown ? fmt::format("there is no subcommand '{}'", argv[1]) : error.what();
+    print_error(app, "error", fmt::format("{} (see {} --help)", message, command_name(app)));
+    return static_cast<int>(ExitCode::kUsage);
+  } catch (const flowshard::Error& error) {
+    print_error(app, "error", error.what());
+    return end_with(error.exit_code());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "flowshard: error: {}\n", error.what());
-    return static_cast<int>(flowshard::exit_code_of(error));
+    print_error(app, "internal error", error.what());
+    return end_with(flowshard::exit_code_of(error));
   }
   return 0;
 }
