@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
   CLI::App app("Train and serve FLUX.1-dev on many GPUs.", "flowshard");
   app.set_version_flag("--version", "flowshard " FLOWSHARD_VERSION " (LibTorch " TORCH_VERSION ")");
   app.require_subcommand(1);
+  flowshard::apps::add_dataset(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RuntimeError& exit) {

@@ -8,4 +8,8 @@ namespace CLI {
 class App;
 }
 
-namespace flowshard::apps {}
+namespace flowshard::apps {
+
+void add_dataset(CLI::App& app);
+
+}  // namespace flowshard::apps

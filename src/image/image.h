@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace flowshard::image {
@@ -21,7 +22,8 @@ struct Image {
 /// header, before any pixel memory is taken).
 Image decode(std::span<const uint8_t> bytes, const std::string& source, int64_t max_pixels = 178'956'970);
 
-/// The picture as a PNG file. `text` becomes one tEXt chunk for each key and value.
+/// The picture as a PNG file; the same picture gives the same bytes. `text` becomes one tEXt chunk for each
+/// key and value, or iTXt where the value (UTF-8) is not ASCII.
 std::vector<uint8_t> encode_png(const Image& image,
                                 const std::vector<std::pair<std::string, std::string>>& text = {});
 
