@@ -1,5 +1,5 @@
-// How the parameters of a model are named in a file. Plain data, so that models can publish their names and the
-// weight loader can use them without either knowing the other.
+// How the parameters of a model are named in a file. Plain data, so that models can publish their names and
+// the weight loader can use them without either knowing the other.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 namespace flowshard {
 
 /// Rows [key_row, key_row + rows) of the tensor stored under `key` are rows [row, row + rows) of `parameter`
-/// (dimension 0). rows < 0: all of the stored tensor. One parameter may have several parts (fused qkv from q, k and v),
-/// and so may one key (halves that are stored the other way round); together they cover each row of both exactly once.
+/// (dimension 0). rows < 0: all of the stored tensor. One parameter may have several parts (fused qkv from q,
+/// k and v), and so may one key (halves that are stored the other way round); together they cover each row of
+/// both exactly once.
 struct TensorPart {
   std::string parameter;
   std::string key;
