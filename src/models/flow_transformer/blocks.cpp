@@ -1,0 +1,125 @@
+#include "models/flow_transformer/blocks.h"
+
+#include <cmath>
+
+#include "kernels/attention.h"
+#include "kernels/gate_residual.h"
+#include "kernels/layer_norm_modulate.h"
+#include "kernels/qk_norm_rope.h"
+
+namespace flowshard::models {
+namespace {
+
+// The modulation vectors, each [B, D], in the order of the official code: shift, scale, gate, and again for
+// the MLP.
+std::vector<at::Tensor> modulation(nn::Linear& lin, const at::Tensor& silu_vec, int64_t count) {
+  return lin.forward(silu_vec).chunk(count, -1);
+}
+
+at::Tensor merge_heads(const at::Tensor& attention) {
+  return attention.transpose(1, 2).flatten(2);
+}  // -> [B, L, D]
+
+kernels::QkvStream stream_of(const at::Tensor& qkv, QKNorm& norm, int64_t num_heads) {
+  // [B, L, 3 D] -> [B, L, 3, H, Dh]
+  return {qkv.unflatten(-1, {3, num_heads, -1}), nn::use_copy(norm.query_scale),
+          nn::use_copy(norm.key_scale)};
+}
+
+}  // namespace
+
+RotaryAngles embed_nd(const at::Tensor& ids, const std::vector<int64_t>& axes_dim, double theta,
+                      at::ScalarType dtype) {
+  std::vector<at::Tensor> angles;
+  for (size_t axis = 0; axis < axes_dim.size(); ++axis) {
+    const int64_t dim = axes_dim[axis];
+    const at::Tensor exponent = at::arange(0, dim, 2, at::kDouble) / static_cast<double>(dim);
+    const at::Tensor omega = 1.0 / at::pow(at::Scalar(theta), exponent);
+    angles.push_back(at::outer(ids.select(1, static_cast<int64_t>(axis)).to(at::kCPU, at::kDouble), omega));
+  }
+  const at::Tensor all = at::cat(angles, 1);
+  return {all.cos().to(ids.device(), dtype), all.sin().to(ids.device(), dtype)};
+}
+
+at::Tensor timestep_embedding(const at::Tensor& t) {
+  constexpr int64_t kHalf = 128;
+  const at::Tensor exponent = at::arange(kHalf, t.options().dtype(at::kFloat)) * (-std::log(10000.0)) / kHalf;
+  const at::Tensor angles = (t.to(at::kFloat) * 1000.0).unsqueeze(1) * at::exp(exponent).unsqueeze(0);
+  return at::cat({angles.cos(), angles.sin()}, 1);
+}
+
+QKNorm::QKNorm(nn::ParameterGroup& group, const std::string& name, int64_t head_dim)
+    : query_scale(name + ".query_norm.scale", {head_dim}), key_scale(name + ".key_norm.scale", {head_dim}) {
+  group.parameters.push_back(&query_scale);
+  group.parameters.push_back(&key_scale);
+}
+
+DoubleStream::DoubleStream(nn::ParameterGroup& group, const std::string& name,
+                           const FlowTransformerConfig& config)
+    : mod(group, name + "_mod.lin", config.hidden_size, 6 * config.hidden_size),
+      qkv(group, name + "_attn.qkv", config.hidden_size, 3 * config.hidden_size),
+      norm(group, name + "_attn.norm", config.head_dim()),
+      proj(group, name + "_attn.proj", config.hidden_size, config.hidden_size),
+      mlp_0(group, name + "_mlp.0", config.hidden_size, config.mlp_hidden_dim),
+      mlp_2(group, name + "_mlp.2", config.mlp_hidden_dim, config.hidden_size) {}
+
+DoubleStreamBlock::DoubleStreamBlock(const std::string& name, const FlowTransformerConfig& config)
+    : group{name, {}},
+      num_heads_(config.num_heads),
+      img_(group, name + ".img", config),
+      txt_(group, name + ".txt", config) {}
+
+nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAngles& angles) {
+  const at::Tensor &img = inputs[0], &txt = inputs[1], &silu_vec = inputs[2];
+  const int64_t txt_length = txt.size(1), img_length = img.size(1);
+  const auto img_mod = modulation(img_.mod, silu_vec, 6);
+  const auto txt_mod = modulation(txt_.mod, silu_vec, 6);
+
+  const at::Tensor img_qkv = img_.qkv.forward(kernels::layer_norm_modulate(img, img_mod[0], img_mod[1]));
+  const at::Tensor txt_qkv = txt_.qkv.forward(kernels::layer_norm_modulate(txt, txt_mod[0], txt_mod[1]));
+  const auto joint = kernels::qk_norm_rope(
+      {stream_of(txt_qkv, txt_.norm, num_heads_), stream_of(img_qkv, img_.norm, num_heads_)}, angles.cos,
+      angles.sin);
+  const at::Tensor attention = merge_heads(kernels::attention(joint.q, joint.k, joint.v));
+
+  const auto rest = [](DoubleStream& stream, const std::vector<at::Tensor>& mod, const at::Tensor& x,
+                       const at::Tensor& attention) {
+    const at::Tensor y = kernels::gate_residual(x, stream.proj.forward(attention), mod[2]);
+    const at::Tensor hidden = stream.mlp_0.forward(kernels::layer_norm_modulate(y, mod[3], mod[4]));
+    return kernels::gate_residual(y, stream.mlp_2.forward(at::gelu(hidden, "tanh")), mod[5]);
+  };
+  return {rest(img_, img_mod, img, attention.narrow(1, txt_length, img_length)),
+          rest(txt_, txt_mod, txt, attention.narrow(1, 0, txt_length))};
+}
+
+SingleStreamBlock::SingleStreamBlock(const std::string& name, const FlowTransformerConfig& config)
+    : group{name, {}},
+      num_heads_(config.num_heads),
+      hidden_size_(config.hidden_size),
+      modulation_(group, name + ".modulation.lin", config.hidden_size, 3 * config.hidden_size),
+      linear1_(group, name + ".linear1", config.hidden_size, 3 * config.hidden_size + config.mlp_hidden_dim),
+      linear2_(group, name + ".linear2", config.hidden_size + config.mlp_hidden_dim, config.hidden_size),
+      norm_(group, name + ".norm", config.head_dim()) {}
+
+nn::Tensors SingleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAngles& angles) {
+  const at::Tensor &x = inputs[0], &silu_vec = inputs[1];
+  const auto mod = modulation(modulation_, silu_vec, 3);
+  const at::Tensor hidden = linear1_.forward(kernels::layer_norm_modulate(x, mod[0], mod[1]));
+  const at::Tensor qkv = hidden.narrow(-1, 0, 3 * hidden_size_);
+  const at::Tensor mlp = hidden.narrow(-1, 3 * hidden_size_, hidden.size(-1) - 3 * hidden_size_);
+  const auto joint = kernels::qk_norm_rope({stream_of(qkv, norm_, num_heads_)}, angles.cos, angles.sin);
+  const at::Tensor attention = merge_heads(kernels::attention(joint.q, joint.k, joint.v));
+  const at::Tensor out = linear2_.forward(at::cat({attention, at::gelu(mlp, "tanh")}, -1));
+  return {kernels::gate_residual(x, out, mod[2])};
+}
+
+LastLayer::LastLayer(nn::ParameterGroup& group, const FlowTransformerConfig& config)
+    : linear_(group, "final_layer.linear", config.hidden_size, config.out_channels),
+      modulation_(group, "final_layer.adaLN_modulation.1", config.hidden_size, 2 * config.hidden_size) {}
+
+at::Tensor LastLayer::forward(const at::Tensor& x, const at::Tensor& silu_vec) {
+  const auto mod = modulation(modulation_, silu_vec, 2);  // shift, scale
+  return linear_.forward(kernels::layer_norm_modulate(x, mod[0], mod[1]));
+}
+
+}  // namespace flowshard::models
