@@ -1,0 +1,165 @@
+#include "training/train_config.h"
+
+#include "core/config.h"
+
+namespace flowshard::training {
+namespace {
+
+void add_run_keys(ConfigSchema& schema, TrainConfig& config) {
+  schema.add("run.output_dir", &config.run.output_dir, "folder for metrics.jsonl and checkpoints/")
+      .required();
+  schema.add("run.seed", &config.run.seed, "seed of sample order, noise, timesteps and initialization",
+             {.min = 0});
+  schema.add("run.device", &config.run.device, "where the ranks compute",
+             {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}});
+  schema.add("run.log_every_steps", &config.run.log_every_steps,
+             "steps between two progress lines when the output is no terminal", {.min = 1, .max = 1'000'000});
+
+  schema.add("model.path", &config.model.path, "model folder in the diffusers layout").required();
+  schema.add("model.initialization", &config.model.initialization,
+             "weights of the transformer: its files, or random from transformer/config.json alone",
+             {{"pretrained", Initialization::kPretrained}, {"random", Initialization::kRandom}});
+}
+
+void add_data_keys(ConfigSchema& schema, TrainConfig& config) {
+  schema
+      .add("data.shards", &config.data.shards,
+           "WebDataset tars: paths, or patterns like dir/a-{000..007}.tar")
+      .required();
+  const IntegerRange image_side = {.min = 16, .max = 4096, .multiple_of = 16};
+  schema.add("data.height", &config.data.height, "height of the training images, pixels", image_side);
+  schema.add("data.width", &config.data.width, "width of the training images, pixels", image_side);
+  schema.add("data.num_threads", &config.data.num_threads, "threads of a rank that decode images",
+             {.min = 1, .max = 256});
+  schema.add("data.max_bad_fraction", &config.data.max_bad_fraction,
+             "share of unreadable samples above which the run stops", {.min = 0.0, .max = 1.0});
+  schema.add("data.cache_in_memory", &config.data.cache_in_memory,
+             "keep latents and text embeddings of the samples already seen");
+
+  schema.add("text.max_sequence_length", &config.text.max_sequence_length,
+             "tokens that the T5 prompt is cut or padded to", {.min = 1, .max = 512});
+  schema.add("text.caption_dropout", &config.text.caption_dropout,
+             "share of samples trained with the empty caption", {.min = 0.0, .max = 1.0});
+}
+
+void add_step_keys(ConfigSchema& schema, TrainConfig& config) {
+  schema
+      .add("train.steps", &config.train.steps, "optimizer steps of the whole run",
+           {.min = 1, .max = 1'000'000'000})
+      .required();
+  schema.add("train.batch_size", &config.train.batch_size, "samples a rank and accumulation step",
+             {.min = 1, .max = 65'536});
+  schema.add("train.gradient_accumulation_steps", &config.train.gradient_accumulation_steps,
+             "batches whose gradients make one optimizer step", {.min = 1, .max = 4'096});
+  schema.add("train.max_grad_norm", &config.train.max_grad_norm,
+             "global gradient norm that larger gradients are scaled down to; 0: no clipping", {.min = 0.0});
+
+  schema.add("parallel.strategy", &config.parallel.strategy,
+             "shard parameters, gradients and optimizer over the ranks, or keep whole copies",
+             {{"full_shard", Strategy::kFullShard}, {"no_shard", Strategy::kNoShard}});
+  schema.add("precision.mode", &config.precision.mode,
+             "type of the forward and backward pass; master weights, reduction and optimizer stay fp32",
+             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}});
+}
+
+void add_flow_keys(ConfigSchema& schema, TrainConfig& config) {
+  schema.add("flow.timestep_mean", &config.flow.timestep_mean,
+             "timestep t = sigmoid(mean + std * N(0, 1)), 1 = noise", {.min = -20.0, .max = 20.0});
+  schema.add("flow.timestep_std", &config.flow.timestep_std, "see flow.timestep_mean",
+             {.min = 0.0, .max = 20.0});
+  schema.add("flow.shift", &config.flow.shift,
+             "move t towards noise by the number of image tokens, as FLUX.1-dev was trained",
+             {{"none", Shift::kNone}, {"resolution", Shift::kResolution}});
+  schema.add("flow.guidance", &config.flow.guidance,
+             "guidance given to the model; 1 keeps a distilled model distilled", {.min = 0.0, .max = 100.0});
+}
+
+void add_optimizer_keys(ConfigSchema& schema, TrainConfig& config) {
+  schema.add("optimizer.lr", &config.optimizer.lr, "AdamW peak learning rate", {.min = 0.0, .max = 10.0});
+  const NumberRange beta = {.min = 0.0, .max = 1.0, .max_excluded = true};
+  schema.add("optimizer.beta1", &config.optimizer.beta1, "decay of the mean of the gradient", beta);
+  schema.add("optimizer.beta2", &config.optimizer.beta2, "decay of the mean of its square", beta);
+  schema.add("optimizer.eps", &config.optimizer.eps, "added to the root of the second",
+             {.min = 0.0, .max = 1.0, .min_excluded = true});
+  schema.add("optimizer.weight_decay", &config.optimizer.weight_decay, "decoupled, times the learning rate",
+             {.min = 0.0, .max = 1.0});
+
+  schema.add("schedule.warmup_steps", &config.schedule.warmup_steps,
+             "optimizer steps in which the learning rate rises linearly to its peak",
+             {.min = 0, .max = 1'000'000'000});
+  schema.add("schedule.decay", &config.schedule.decay, "course of the learning rate after that",
+             {{"constant", Decay::kConstant}, {"linear", Decay::kLinear}, {"cosine", Decay::kCosine}});
+  schema.add("schedule.decay_start_fraction", &config.schedule.decay_start_fraction,
+             "share of train.steps after which it decays", {.min = 0.0, .max = 1.0, .max_excluded = true});
+  schema.add("schedule.final_fraction", &config.schedule.final_fraction,
+             "share of the peak that is left at the last step", {.min = 0.0, .max = 1.0});
+
+  schema.add("ema.decay", &config.ema.decay, "decay a step of the averaged weights; 0: none are kept",
+             {.min = 0.0, .max = 1.0, .max_excluded = true});
+}
+
+void add_job_keys(ConfigSchema& schema, TrainConfig& config) {
+  schema.add("checkpoint.every_steps", &config.checkpoint.every_steps,
+             "optimizer steps between checkpoints; one is always written at the end",
+             {.min = 1, .max = 1'000'000'000});
+  schema.add("checkpoint.keep", &config.checkpoint.keep, "newest checkpoints of this run that are kept",
+             {.min = 1, .max = 1'000'000});
+  schema.add("distributed.timeout_seconds", &config.distributed.timeout_seconds,
+             "seconds a rank waits for the others before it gives up", {.min = 1, .max = 86'400});
+}
+
+void add_rules(ConfigSchema& schema, const TrainConfig& config) {
+  schema.add_rule([&config] {
+    const auto folder = [](const std::string& path) {
+      return std::filesystem::path(path + "/").lexically_normal();
+    };
+    return folder(config.run.output_dir) == folder(config.model.path)
+               ? std::string("run.output_dir is the folder of model.path; give the run a folder of its own")
+               : std::string();
+  });
+}
+
+void register_keys(ConfigSchema& schema, TrainConfig& config) {
+  add_run_keys(schema, config);
+  add_data_keys(schema, config);
+  add_step_keys(schema, config);
+  add_flow_keys(schema, config);
+  add_optimizer_keys(schema, config);
+  add_job_keys(schema, config);
+  add_rules(schema, config);
+}
+
+constexpr const char* kHint = "flowshard train --explain lists all keys";
+
+}  // namespace
+
+TrainConfig load_train_config(const std::filesystem::path& file, const std::vector<ConfigEntry>& overrides) {
+  return parse_train_config(read_config_file(file), file.string(), overrides);
+}
+
+TrainConfig parse_train_config(std::string_view text, const std::string& source,
+                               const std::vector<ConfigEntry>& overrides) {
+  TrainConfig config;
+  ConfigSchema schema(kHint);
+  register_keys(schema, config);
+  std::vector<ConfigEntry> entries = parse_toml(text, source);
+  entries.insert(entries.end(), overrides.begin(), overrides.end());
+  schema.assign(entries, source);
+  return config;
+}
+
+std::string to_toml(const TrainConfig& config) {
+  TrainConfig copy = config;
+  ConfigSchema schema(kHint);
+  register_keys(schema, copy);
+  return schema.dump();
+}
+
+std::string explain_train_config() {
+  TrainConfig defaults;
+  ConfigSchema schema(kHint);
+  register_keys(schema, defaults);
+  return schema.explain();
+}
+
+}  // namespace flowshard::training
