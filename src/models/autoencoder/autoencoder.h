@@ -1,6 +1,6 @@
 // FLUX's image autoencoder (AutoencoderKL). Parameter names are those of the official code
 // ("decoder.up.0.block.1.conv1"). Shapes: B batch, C latent channels, H and W pixels, f = 2^(levels - 1)
-// pixels a latent. Frozen: forward only.
+// pixels a latent. Frozen: forward only, without autograd. Used by one thread at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -45,8 +45,8 @@ class Autoencoder {
     at::Tensor mean;    // [B, C, H/f, W/f]
     at::Tensor logvar;  // the same shape, clamped to [-30, 20] as diffusers does
   };
-  /// images [B, 3, H, W] in [-1, 1]. The latent that the transformer sees is (sample - shift_factor) *
-  /// scaling_factor.
+  /// images [B, 3, H, W] in [-1, 1], H and W multiples of f. The latent that the transformer sees is (sample
+  /// - shift_factor) * scaling_factor.
   Posterior encode(const at::Tensor& images);
 
   /// latents [B, C, H/f, W/f], already unscaled -> images [B, 3, H, W], about [-1, 1], not clamped.

@@ -1,5 +1,6 @@
 // CLIP's text tower, the source of FLUX's pooled prompt vector. Names follow transformers' CLIPTextModel.
-// Shapes: B batch, L tokens, D hidden size. Frozen: forward only, without autograd.
+// Shapes: B batch, L tokens, D hidden size. Frozen: forward only, without autograd. Used by one thread at a
+// time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "core/tensor_names.h"
-#include "nn/linear.h"
+#include "nn/parameter.h"
 
 namespace flowshard::models {
 
@@ -22,23 +23,30 @@ struct ClipTextConfig {
   int64_t num_attention_heads = 12;
   int64_t max_position_embeddings = 77;
   double layer_norm_eps = 1e-5;
-  std::string hidden_act = "quick_gelu";
-  int64_t eos_token_id = 49407;
+  std::string hidden_act = "quick_gelu";  // or "gelu"
+  int64_t eos_token_id = 49407;           // 2, as in FLUX.1's file, means the highest id of each sequence
 
   /// Reads a transformers config.json. Throws ConfigError naming file and key if it is absent or does not
   /// fit.
   static ClipTextConfig from_file(const std::filesystem::path& config_json);
 };
 
-/// The keys of a transformers CLIPTextModel, without the prefix "text_model.".
-TensorNames clip_text_names(const ClipTextConfig& config);
+/// The keys of a transformers CLIPTextModel. Files written by transformers 4 (FLUX.1's among them), and what
+/// later versions load from these and save again, have the prefix "text_model."; new files have none. The
+/// names have it if `stored_keys` do.
+TensorNames clip_text_names(const ClipTextConfig& config, const std::vector<std::string>& stored_keys = {});
+
+/// Keys that a file may hold beside clip_text_names: a constant table that old versions saved.
+inline const std::vector<std::string> kClipTextIgnoredKeys = {"embeddings.position_ids",
+                                                              "text_model.embeddings.position_ids"};
 
 class ClipTextModel {
  public:
   explicit ClipTextModel(const ClipTextConfig& config);
   ~ClipTextModel();
 
-  /// ids [B, L] int64 -> the final-norm hidden state at the first end token, [B, D].
+  /// ids [B, L] int64 -> the final-norm hidden state at the first end token (at the first token if there is
+  /// none), [B, D] in the dtype of the weights. Throws ConfigError if an id is outside the vocabulary.
   at::Tensor forward(const at::Tensor& ids);
 
   const std::vector<nn::Parameter*>& parameters() const;
