@@ -17,9 +17,9 @@ struct Image {
 };
 
 /// Decodes PNG, JPEG or WebP (told by content, not by name). EXIF orientation is applied, CMYK and grey
-/// become RGB, transparent pixels are composited on white, 16-bit samples are rounded to 8. Throws DataError
-/// naming `source` if the bytes are no such picture, are cut, or claim more than `max_pixels` (checked in the
-/// header, before any pixel memory is taken).
+/// become RGB, RGB with an embedded profile becomes sRGB, transparent pixels are composited on white, 16-bit
+/// samples are rounded to 8. Throws DataError naming `source` if the bytes are no such picture, are cut, or
+/// claim more than `max_pixels` (checked in the header, before any pixel memory is taken).
 Image decode(std::span<const uint8_t> bytes, const std::string& source, int64_t max_pixels = 178'956'970);
 
 /// The picture as a PNG file; the same picture gives the same bytes. `text` becomes one tEXt chunk for each
