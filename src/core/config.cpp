@@ -30,13 +30,17 @@ std::string allowed_text(const IntegerRange& range) {
 /// "number, more than 0, less than 1"
 std::string allowed_text(const NumberRange& range) {
   std::string text = "number";
-  if (std::isfinite(range.min)) {
-    text += range.min_excluded ? fmt::format(", more than {}", range.min)
-                               : fmt::format(", {} or more", range.min);
+  const bool has_min = std::isfinite(range.min), has_max = std::isfinite(range.max);
+  if (has_min && has_max && !range.min_excluded && !range.max_excluded) {
+    return fmt::format("number, {} to {}", range.min, range.max);
   }
-  if (std::isfinite(range.max)) {
-    text += range.max_excluded ? fmt::format(", less than {}", range.max)
-                               : fmt::format(", {} or less", range.max);
+  if (has_min) {
+    text += fmt::format(", {}", range.min_excluded ? fmt::format("more than {}", range.min)
+                                                   : fmt::format("{} or more", range.min));
+  }
+  if (has_max) {
+    text += fmt::format(", {}", range.max_excluded ? fmt::format("less than {}", range.max)
+                                                   : fmt::format("{} or less", range.max));
   }
   return text;
 }

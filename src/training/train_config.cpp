@@ -78,8 +78,8 @@ void add_optimizer_keys(ConfigSchema& schema, TrainConfig& config) {
   schema.add("optimizer.lr", &config.optimizer.lr, "AdamW peak learning rate", {.min = 0.0, .max = 10.0});
   const NumberRange beta = {.min = 0.0, .max = 1.0, .max_excluded = true};
   schema.add("optimizer.beta1", &config.optimizer.beta1, "decay of the mean of the gradient", beta);
-  schema.add("optimizer.beta2", &config.optimizer.beta2, "decay of the mean of its square", beta);
-  schema.add("optimizer.eps", &config.optimizer.eps, "added to the root of the second",
+  schema.add("optimizer.beta2", &config.optimizer.beta2, "decay of the mean of the squared gradient", beta);
+  schema.add("optimizer.eps", &config.optimizer.eps, "added to the denominator of the update",
              {.min = 0.0, .max = 1.0, .min_excluded = true});
   schema.add("optimizer.weight_decay", &config.optimizer.weight_decay, "decoupled, times the learning rate",
              {.min = 0.0, .max = 1.0});

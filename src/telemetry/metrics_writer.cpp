@@ -1,0 +1,108 @@
+#include "telemetry/metrics_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace flowshard::telemetry {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void put_number(Json& object, const std::string& name, double value) {
+  if (std::isfinite(value)) {
+    object[name] = value;
+  } else {
+    object[name] = nullptr;
+    object["non_finite"][name] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  }
+}
+
+std::string line_of(const StepRecord& record) {
+  Json object;
+  object["step"] = record.step;
+  object["samples_seen"] = record.samples_seen;
+  put_number(object, "loss", record.loss);
+  put_number(object, "grad_norm", record.grad_norm);
+  put_number(object, "lr", record.lr);
+  put_number(object, "step_seconds", record.step_seconds);
+  for (const auto& [name, value] : record.extras) put_number(object, name, value);
+  return object.dump() + '\n';
+}
+
+/// The step of a line that write() wrote; -1 if it is no such line.
+int64_t step_of(const std::string& line) {
+  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto step = object.is_object() ? object.find("step") : object.end();
+  return step != object.end() && step->is_number_integer() ? step->get<int64_t>() : -1;
+}
+
+struct Kept {
+  int64_t size_bytes = 0;
+  int64_t last_step = 0;
+};
+
+/// How much of the file a run that continues after `resume_step` keeps.
+Kept kept_part(const std::filesystem::path& path, int64_t resume_step) {
+  Kept kept;
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  int64_t line_number = 0;
+  while (resume_step > 0 && std::getline(file, line)) {
+    if (file.eof()) break;  // no newline: a kill cut the line short
+    ++line_number;
+    const int64_t step = step_of(line);
+    if (step > resume_step) break;
+    if (step <= kept.last_step) {
+      throw DataError("{}:{}: not the record of the next step; move the file away to go on without it",
+                      path.string(), line_number);
+    }
+    kept.size_bytes += static_cast<int64_t>(line.size()) + 1;
+    kept.last_step = step;
+  }
+  return kept;
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& path, int64_t resume_step) : path_(path) {
+  const Kept kept = kept_part(path, resume_step);
+  size_bytes_ = kept.size_bytes;
+  last_step_ = kept.last_step;
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file_ < 0 || ::ftruncate(file_, size_bytes_) != 0) {
+    const int error = errno;
+    if (file_ >= 0) ::close(file_);
+    throw DataError("cannot write {}: {}", path.string(), std::strerror(error));
+  }
+}
+
+MetricsWriter::~MetricsWriter() { ::close(file_); }
+
+void MetricsWriter::write(const StepRecord& record) {
+  check(record.step > last_step_, "steps are recorded in order");
+  const std::string line = line_of(record);
+  size_t written = 0;
+  while (written < line.size()) {
+    const ssize_t count = ::write(file_, line.data() + written, line.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int error = errno;
+      // What part of the line fitted goes again. If even that fails, the next writer drops the torn line.
+      [[maybe_unused]] const int result = ::ftruncate(file_, size_bytes_);
+      throw DataError("cannot write {}: {}", path_.string(), std::strerror(error));
+    }
+    written += static_cast<size_t>(count);
+  }
+  size_bytes_ += static_cast<int64_t>(line.size());
+  last_step_ = record.step;
+}
+
+}  // namespace flowshard::telemetry

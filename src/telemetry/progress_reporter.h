@@ -1,0 +1,48 @@
+// The progress of a run for a person: on a terminal one line that is rewritten in place, in a log one plain
+// line every so many steps. Only rank 0 makes one; used by one thread.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+
+#include "telemetry/step_record.h"
+
+namespace flowshard::telemetry {
+
+/// Columns of the terminal that standard error is, 0 if it is none.
+int stderr_columns();
+
+class ProgressReporter {
+ public:
+  struct Options {
+    int64_t num_steps = 0;         // of the whole run
+    int64_t log_every_steps = 10;  // in a log; the first and the last step are always shown
+    int columns = 0;               // of the terminal, 0: a log
+  };
+
+  ProgressReporter(std::ostream& out, const Options& options);
+  ~ProgressReporter();  // leaves the cursor at the start of a fresh line
+  ProgressReporter(const ProgressReporter&) = delete;
+  ProgressReporter& operator=(const ProgressReporter&) = delete;
+
+  /// Shows the step. A terminal is redrawn at most ten times a second, by the step times told.
+  void update(const StepRecord& record);
+
+  /// A line of its own ("saved step-00000200"), above the progress line.
+  void message(std::string_view text);
+
+ private:
+  void draw();
+
+  std::ostream& out_;
+  Options options_;
+  std::string line_;  // the newest progress line
+  int64_t num_updates_ = 0;
+  double mean_seconds_ = 0.0;     // of a step, over about the last 32
+  double undrawn_seconds_ = 0.0;  // since the terminal was drawn
+  bool is_drawn_ = false;         // the cursor stands behind a progress line
+};
+
+}  // namespace flowshard::telemetry
