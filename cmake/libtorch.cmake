@@ -15,7 +15,8 @@ add_library(libtorch INTERFACE)
 target_include_directories(libtorch SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/include_first" "${LIBTORCH_DIR}/include" "${LIBTORCH_DIR}/include/torch/csrc/api/include")
 target_compile_definitions(libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC)
 target_link_directories(libtorch INTERFACE "${LIBTORCH_DIR}/lib")
-target_link_libraries(libtorch INTERFACE -Wl,--no-as-needed torch torch_cpu c10 -Wl,--as-needed)
+# The wheel exports parts of an older libstdc++ (std::filesystem), which crash in place of ours: ours must come first.
+target_link_libraries(libtorch INTERFACE -Wl,--no-as-needed stdc++ torch torch_cpu c10 -Wl,--as-needed)
 target_link_options(libtorch INTERFACE -Wl,--unresolved-symbols=ignore-in-shared-libs
                     "-Wl,-rpath,${LIBTORCH_DIR}/lib")
 

@@ -11,3 +11,5 @@ step "build"
 scripts/build.sh
 step "unit tests"
 ctest --test-dir build/release --output-on-failure
+step "parity with the reference packages"
+"$env_dir/bin/python" -m pytest -q tests/parity

@@ -13,6 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "storage/atomic_file.h"
+#include "storage/mapped_file.h"
+
 namespace flowshard::checkpoint {
 
 using NamedTensor = std::pair<std::string, at::Tensor>;
@@ -32,26 +35,26 @@ class SafetensorsFile {
   /// numbers.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  const std::filesystem::path& path() const;
-  const std::map<std::string, TensorInfo>& tensors() const;
-  const Metadata& metadata() const;
+  const std::filesystem::path& path() const { return path_; }
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const Metadata& metadata() const { return metadata_; }
 
   /// A view of the mapped bytes (never written to; the map is private). Throws CheckpointError if there is no
   /// such key.
   at::Tensor tensor(const std::string& key) const;
 
  private:
-  struct Mapping;
   std::filesystem::path path_;
   std::map<std::string, TensorInfo> tensors_;
   Metadata metadata_;
-  std::shared_ptr<const Mapping> mapping_;
+  std::shared_ptr<const storage::MappedFile> file_;
 };
 
-/// Writes `tensors` (CPU or CUDA, any strides) in the given order and publishes the file by rename after
-/// fsync: at `path` there is the old file or the whole new one. Throws CheckpointError (no space, no
+/// Writes `tensors` (CPU or CUDA, any strides; names differ) and publishes the file by rename after fsync: at
+/// `path` there is the old file or the whole new one. The bytes lie in the given order, but wider elements
+/// first, so that every tensor is aligned. Returns what was written. Throws CheckpointError (no space, no
 /// permission) and leaves nothing behind.
-void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                       const Metadata& metadata = {});
+storage::FileDigest write_safetensors(const std::filesystem::path& path,
+                                      const std::vector<NamedTensor>& tensors, const Metadata& metadata = {});
 
 }  // namespace flowshard::checkpoint

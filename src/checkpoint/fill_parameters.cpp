@@ -1,0 +1,158 @@
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/strict_json.h"
+#include "checkpoint/weights.h"
+#include "core/error.h"
+#include "core/nearest_name.h"
+
+namespace flowshard::checkpoint {
+namespace {
+
+constexpr size_t kNamesShown = 3;
+
+// A view of a parameter and the stored rows that fill it, from `key_row` on.
+struct Filling {
+  std::string key;
+  int64_t key_row;
+  at::Tensor destination;
+  std::vector<int64_t> stored_shape;  // that the tensor under `key` must have
+};
+
+// [begin, end) rows that parts cover.
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+int64_t num_rows(const at::Tensor& tensor) { return tensor.dim() > 0 ? tensor.size(0) : 1; }
+
+// How many rows `ranges` cover from the first on; -1 if one is covered twice or left out.
+int64_t rows_covered(Ranges ranges) {
+  std::ranges::sort(ranges);
+  int64_t end = 0;
+  for (const auto& [first, last] : ranges) {
+    if (first != end) return -1;
+    end = last;
+  }
+  return end;
+}
+
+at::Tensor rows_of(const at::Tensor& parameter, const TensorPart& part) {
+  if (part.rows < 0) {
+    check(part.row == 0 && part.key_row == 0, fmt::format("{} has rows but no number of them", part.key));
+    return parameter;
+  }
+  check(parameter.dim() > 0 && part.row >= 0 && part.row + part.rows <= parameter.size(0),
+        fmt::format("{} does not have the rows of {}", part.parameter, part.key));
+  return parameter.narrow(0, part.row, part.rows);
+}
+
+// The names come from the model's code: a parameter that they do not cover once is a bug of ours.
+std::vector<Filling> plan(const TensorNames& names, const std::vector<NamedTensor>& parameters) {
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& [name, tensor] : parameters) {
+    check(by_name.emplace(name, tensor).second, fmt::format("two parameters are called {}", name));
+  }
+  std::map<std::string, Ranges> parameter_rows, key_rows;
+  std::vector<Filling> fillings;
+  for (const TensorPart& part : names) {
+    const auto found = by_name.find(part.parameter);
+    check(found != by_name.end(), fmt::format("there is no parameter {} for {}", part.parameter, part.key));
+    const at::Tensor destination = rows_of(found->second, part);
+    const int64_t rows = num_rows(destination);
+    parameter_rows[part.parameter].emplace_back(part.row, part.row + rows);
+    key_rows[part.key].emplace_back(part.key_row, part.key_row + rows);
+    fillings.push_back({part.key, part.key_row, destination, destination.sizes().vec()});
+  }
+  for (const auto& [name, parameter] : by_name) {
+    check(parameter_rows.contains(name) && rows_covered(parameter_rows[name]) == num_rows(parameter),
+          fmt::format("the parts of {} do not cover its rows once", name));
+  }
+  for (Filling& filling : fillings) {
+    const int64_t rows = rows_covered(key_rows[filling.key]);
+    check(rows >= 0, fmt::format("the parts of {} do not use its rows once", filling.key));
+    if (!filling.stored_shape.empty()) filling.stored_shape[0] = rows;
+  }
+  return fillings;
+}
+
+std::vector<int64_t> without_ones(at::IntArrayRef shape) {
+  std::vector<int64_t> sizes = shape.vec();
+  std::erase(sizes, 1);
+  return sizes;
+}
+
+bool fits(const TensorInfo& stored, const Filling& wanted) {
+  // Numbers of another kind (int8 of a quantized file) mean something that a plain copy would lose.
+  return without_ones(stored.shape) == without_ones(wanted.stored_shape) &&
+         at::isFloatingType(stored.dtype) == at::isFloatingType(wanted.destination.scalar_type());
+}
+
+std::string describe(const std::vector<std::string>& lines, const char* what) {
+  const std::vector<std::string> shown(
+      lines.begin(), lines.begin() + static_cast<int64_t>(std::min(lines.size(), kNamesShown)));
+  return fmt::format("{} {} ({}{})", lines.size(), what, fmt::join(shown, ", "),
+                     lines.size() > kNamesShown ? ", ..." : "");
+}
+
+std::vector<std::string> describe_missing(const std::vector<std::string>& missing,
+                                          const std::vector<std::string>& unexpected) {
+  std::vector<std::string> lines;
+  for (const std::string& key : missing) {
+    lines.push_back(in_quotes(key));
+    if (lines.size() > kNamesShown) continue;  // only the first are printed, and distances take time
+    const auto nearest = nearest_name(key, unexpected);
+    if (nearest) lines.back() += fmt::format("; the file has {}", in_quotes(*nearest));
+  }
+  return lines;
+}
+
+}  // namespace
+
+void fill_parameters(const Weights& weights, const TensorNames& names,
+                     const std::vector<NamedTensor>& parameters,
+                     const std::vector<std::string>& ignored_keys) {
+  const std::vector<Filling> fillings = plan(names, parameters);
+  std::set<std::string> expected(ignored_keys.begin(), ignored_keys.end()), faulty;
+  std::vector<std::string> missing, unexpected, misshapen;
+  for (const Filling& filling : fillings) {
+    const std::string& key = filling.key;
+    expected.insert(key);
+    if (weights.contains(key) && fits(weights.info(key), filling)) continue;
+    if (!faulty.insert(key).second) continue;  // another part of the same tensor
+    if (!weights.contains(key)) {
+      missing.push_back(key);
+      continue;
+    }
+    const TensorInfo& info = weights.info(key);
+    misshapen.push_back(fmt::format("{}: {} [{}], the model has {} [{}]", in_quotes(key),
+                                    at::toString(info.dtype), fmt::join(info.shape, ", "),
+                                    at::toString(filling.destination.scalar_type()),
+                                    fmt::join(filling.stored_shape, ", ")));
+  }
+  for (const std::string& key : weights.keys()) {
+    if (!expected.contains(key)) unexpected.push_back(key);
+  }
+
+  std::vector<std::string> faults;
+  if (!missing.empty()) faults.push_back(describe(describe_missing(missing, unexpected), "missing"));
+  if (!unexpected.empty()) {
+    std::ranges::transform(unexpected, unexpected.begin(),
+                           [](const std::string& key) { return in_quotes(key); });
+    faults.push_back(describe(unexpected, "unexpected"));
+  }
+  if (!misshapen.empty()) faults.push_back(describe(misshapen, "of another shape or kind"));
+  if (!faults.empty()) {
+    throw CheckpointError("{}: its tensors do not fit the model: {}", weights.source(),
+                          fmt::join(faults, "; "));
+  }
+
+  const at::NoGradGuard no_grad;
+  for (const auto& [key, key_row, destination, stored_shape] : fillings) {
+    at::Tensor stored = weights.tensor(key).reshape(stored_shape);
+    if (stored.dim() > 0) stored = stored.narrow(0, key_row, destination.size(0));
+    destination.copy_(stored);
+  }
+}
+
+}  // namespace flowshard::checkpoint
