@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "flowshard " FLOWSHARD_VERSION " (LibTorch " TORCH_VERSION ")");
   app.require_subcommand(1);
   flowshard::apps::add_dataset(app);
+  flowshard::apps::add_eval(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RuntimeError& exit) {

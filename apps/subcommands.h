@@ -11,5 +11,6 @@ class App;
 namespace flowshard::apps {
 
 void add_dataset(CLI::App& app);
+void add_eval(CLI::App& app);
 
 }  // namespace flowshard::apps
