@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   flowshard::apps::add_dataset(app);
   flowshard::apps::add_eval(app);
+  flowshard::apps::add_train(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RuntimeError& exit) {

@@ -12,5 +12,6 @@ namespace flowshard::apps {
 
 void add_dataset(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_train(CLI::App& app);
 
 }  // namespace flowshard::apps

@@ -13,3 +13,5 @@ step "unit tests"
 ctest --test-dir build/release --output-on-failure
 step "parity with the reference packages"
 "$env_dir/bin/python" -m pytest -q tests/parity
+step "end to end"
+"$env_dir/bin/python" -m pytest -q tests/end_to_end

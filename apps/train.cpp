@@ -1,0 +1,96 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "subcommands.h"
+#include "training/train_config.h"
+
+namespace flowshard::apps {
+namespace {
+
+struct TrainOptions {
+  std::string config_file;
+  std::vector<ConfigEntry> overrides;
+  bool explain = false;
+  bool check = false;
+};
+
+/// The options that torchrun and accelerate users know, as overrides of the keys they stand for.
+void add_aliases(CLI::App& train, const std::shared_ptr<TrainOptions>& options) {
+  const auto override_key = [options](const std::string& assignment, const std::string& option) {
+    options->overrides.push_back(parse_assignment(assignment, option));
+  };
+  train.add_flag_function(
+      "--use_fsdp",
+      [override_key](int64_t count) {
+        const std::string strategy = count > 0 ? "full_shard" : "no_shard";
+        override_key("parallel.strategy=" + strategy, "--use_fsdp");
+      },
+      "The same as --set parallel.strategy=full_shard");
+  train
+      .add_option_function<std::string>(
+          "--mixed_precision",
+          [override_key](const std::string& mode) {
+            override_key("precision.mode=" + (mode == "no" ? "fp32" : mode), "--mixed_precision");
+          },
+          "The same as --set precision.mode; no: fp32")
+      ->check(CLI::IsMember({"no", "bf16"}));
+  train.add_option_function<std::string>(
+      "--gradient_accumulation_steps",
+      [override_key](const std::string& text) {
+        override_key("train.gradient_accumulation_steps=" + text, "--gradient_accumulation_steps");
+      },
+      "The same as --set train.gradient_accumulation_steps");
+  train.add_option_function<std::string>(
+      "--device", [override_key](const std::string& text) { override_key("run.device=" + text, "--device"); },
+      "The same as --set run.device");
+}
+
+void run_train(const TrainOptions& options) {
+  if (options.explain) {
+    fmt::print("{}", training::explain_train_config());
+    return;
+  }
+  if (options.config_file.empty()) {
+    throw ConfigError("name a configuration: flowshard train CONFIG.toml");
+  }
+  const training::TrainConfig config = training::load_train_config(options.config_file, options.overrides);
+  if (options.check) {
+    fmt::print("{}", training::to_toml(config));
+    return;
+  }
+  throw ConfigError("say what to do: --check or --explain");
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* train = app.add_subcommand("train", "Train as a TOML configuration says");
+  train->add_option("CONFIG", options->config_file, "Configuration file (TOML)");
+  add_aliases(*train, options);
+  train
+      ->add_option_function<std::vector<std::string>>(
+          "--set",
+          [options](const std::vector<std::string>& assignments) {
+            for (const std::string& assignment : assignments) {
+              options->overrides.push_back(parse_assignment(assignment, "--set"));
+            }
+          },
+          "section.key=value in place of what the file says; may be repeated")
+      ->allow_extra_args(false);
+  train->add_flag("--check", options->check, "Check the configuration and print it with all defaults");
+  train->add_flag("--explain", options->explain, "Print every key with allowed values, default and meaning");
+  train->footer(
+      "Examples:\n"
+      "  flowshard train configs/quickstart.toml --check --set train.steps=100 --set "
+      "run.output_dir=runs/try\n"
+      "  flowshard train --explain");
+  train->callback([options] { run_train(*options); });
+}
+
+}  // namespace flowshard::apps
