@@ -38,20 +38,18 @@ struct DatasetOptions {
 
 /// The sound samples of a batch, in order of position.
 struct Batch {
-  std::vector<std::string> keys;  // [B]; "shapes-000003.tar:000003141"
-  std::vector<int64_t>
-      sample_ids;               // [B]; the number of the sample whose data this is (a substitute has its own)
-  std::vector<int64_t> epochs;  // [B]
+  std::vector<std::string> keys;      // [B]; "shapes-000003.tar:000003141"
+  std::vector<int64_t> sample_ids;    // [B]; of the data in the batch: a substitute has its own
+  std::vector<int64_t> epochs;        // [B]
   std::vector<std::string> captions;  // [B]; valid UTF-8
   std::vector<uint8_t> pixels;        // [B, height, width, 3]
 };
 
 struct DatasetStats {
   int64_t num_shards = 0;
-  int64_t num_damaged_shards = 0;  // read up to the damage
-  int64_t num_samples = 0;         // in the numbering; an epoch
-  int64_t num_bad_samples =
-      0;  // left out of the numbering, or found unsound and replaced by this rank so far
+  int64_t num_damaged_shards = 0;     // read up to the damage
+  int64_t num_samples = 0;            // in the numbering; an epoch
+  int64_t num_bad_samples = 0;        // left out of the numbering, or replaced by this rank so far
   std::vector<std::string> problems;  // the first of them by name, one line each
   uint64_t fingerprint = 0;  // of the names and sizes of all samples: differs if the data is not the same
 };

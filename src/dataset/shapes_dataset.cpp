@@ -1,7 +1,6 @@
 #include "dataset/shapes_dataset.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -10,6 +9,7 @@
 #include "dataset/shapes.h"
 #include "dataset/shapes_prompts.h"
 #include "dataset/tar_writer.h"
+#include "storage/atomic_file.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -43,16 +43,6 @@ void prepare_folder(const std::filesystem::path& folder, int64_t num_shards) {
   }
 }
 
-void publish_text(const std::filesystem::path& path, const std::string& text) {
-  const std::filesystem::path temporary = path.string() + ".tmp";
-  std::ofstream file(temporary, std::ios::binary);
-  file << text;
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(temporary, path, error);
-  if (!file || error) throw DataError("cannot write {}", path.string());
-}
-
 }  // namespace
 
 ShapesDatasetSummary write_shapes_dataset(const ShapesDatasetOptions& options,
@@ -62,9 +52,10 @@ ShapesDatasetSummary write_shapes_dataset(const ShapesDatasetOptions& options,
   summary.num_shards = (options.num_samples + options.samples_per_shard - 1) / options.samples_per_shard;
   prepare_folder(options.output, summary.num_shards);
 
-  publish_text(
-      options.output / "heldout.jsonl",
+  storage::AtomicFile prompts(options.output / "heldout.jsonl");
+  prompts.write(
       to_json_lines(held_out_prompts(options.seed, options.num_single_prompts, options.num_pair_prompts)));
+  prompts.publish();
   for (int64_t shard = 0; shard < summary.num_shards; ++shard) {
     TarWriter tar(options.output / shard_name(shard));
     const int64_t begin = shard * options.samples_per_shard;

@@ -2,39 +2,49 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <exception>
 
 #include "core/error.h"
 
 namespace flowshard::dataset {
 
+// The file, and why writing to it failed: libarchive cannot carry an exception.
+struct TarWriter::Output {
+  explicit Output(const std::filesystem::path& path) : file(path) {}
+
+  static la_ssize_t write(archive*, void* self, const void* bytes, size_t size) {
+    auto* output = static_cast<Output*>(self);
+    try {
+      output->file.write(std::span(static_cast<const std::byte*>(bytes), size));
+    } catch (...) {
+      output->error = std::current_exception();
+      return -1;
+    }
+    return static_cast<la_ssize_t>(size);
+  }
+
+  storage::AtomicFile file;
+  std::exception_ptr error;
+};
+
 TarWriter::TarWriter(const std::filesystem::path& path)
     : path_(path),
-      temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())),
+      output_(std::make_unique<Output>(path)),
       archive_(archive_write_new(), archive_write_free) {
-  file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file_ < 0) throw DataError("cannot write {}: {}", temporary_.string(), std::strerror(errno));
   archive_write_set_format_pax_restricted(archive_.get());  // ustar, with pax records for long names only
   archive_write_add_filter_none(archive_.get());
-  require(archive_write_open_fd(archive_.get(), file_), "open");
+  require(archive_write_open(archive_.get(), output_.get(), nullptr, &Output::write, nullptr), "open");
 }
 
-TarWriter::~TarWriter() {
-  if (file_ < 0) return;
-  archive_write_fail(archive_.get());
-  close(file_);
-  unlink(temporary_.c_str());
-}
+TarWriter::~TarWriter() { archive_write_fail(archive_.get()); }  // after finish() this does nothing
 
-void TarWriter::require(int result, const char* doing) {
-  if (result == ARCHIVE_OK) return;
-  throw DataError("cannot {} {}: {}", doing, temporary_.string(), archive_error_string(archive_.get()));
+void TarWriter::require(int64_t result, const char* doing) {
+  if (output_->error) std::rethrow_exception(output_->error);
+  if (result < 0) {
+    throw DataError("cannot {} {}: {}", doing, path_.string(), archive_error_string(archive_.get()));
+  }
 }
 
 void TarWriter::add(const std::string& name, std::span<const uint8_t> bytes) {
@@ -46,8 +56,7 @@ void TarWriter::add(const std::string& name, std::span<const uint8_t> bytes) {
   archive_entry_set_perm(entry.get(), 0644);
   archive_entry_set_mtime(entry.get(), 0, 0);
   require(archive_write_header(archive_.get(), entry.get()), "write");
-  const la_ssize_t written = archive_write_data(archive_.get(), bytes.data(), bytes.size());
-  if (written != static_cast<la_ssize_t>(bytes.size())) require(ARCHIVE_FATAL, "write");
+  require(archive_write_data(archive_.get(), bytes.data(), bytes.size()), "write");
 }
 
 void TarWriter::add(const std::string& name, const std::string& text) {
@@ -56,12 +65,7 @@ void TarWriter::add(const std::string& name, const std::string& text) {
 
 void TarWriter::finish() {
   require(archive_write_close(archive_.get()), "write");
-  if (fsync(file_) != 0) throw DataError("cannot sync {}: {}", temporary_.string(), std::strerror(errno));
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    throw DataError("cannot publish {}: {}", path_.string(), std::strerror(errno));
-  }
-  close(file_);
-  file_ = -1;
+  output_->file.publish();
 }
 
 }  // namespace flowshard::dataset

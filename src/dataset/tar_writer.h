@@ -8,15 +8,17 @@
 #include <span>
 #include <string>
 
+#include "storage/atomic_file.h"
+
 struct archive;
 
 namespace flowshard::dataset {
 
 class TarWriter {
  public:
-  /// Writes beside `path`, under a temporary name. Throws DataError if it cannot.
+  /// Throws DataError, as do the others, if the file cannot be written. Without finish() nothing is left of
+  /// it.
   explicit TarWriter(const std::filesystem::path& path);
-  /// Without finish(): removes the temporary file.
   ~TarWriter();
   TarWriter(const TarWriter&) = delete;
   TarWriter& operator=(const TarWriter&) = delete;
@@ -24,15 +26,15 @@ class TarWriter {
   void add(const std::string& name, std::span<const uint8_t> bytes);
   void add(const std::string& name, const std::string& text);
 
-  /// Ends the archive, syncs it and renames it to `path`, where there was the old file or none until now.
+  /// Ends the archive and puts it at the path, where there was the old file or none until now.
   void finish();
 
  private:
-  void require(int result, const char* doing);
+  struct Output;
+  void require(int64_t result, const char* doing);
 
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  int file_ = -1;
+  std::unique_ptr<Output> output_;
   std::unique_ptr<archive, int (*)(archive*)> archive_;
 };
 
