@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -56,6 +57,8 @@ int end_with(ExitCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a file over the limit of `ulimit -f` is an error of the write, not a death
   CLI::App app("Train and serve FLUX.1-dev on many GPUs.", "flowshard");
   app.set_version_flag("--version", "flowshard " FLOWSHARD_VERSION " (LibTorch " TORCH_VERSION ")");
   app.require_subcommand(1);

@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/mismatch.h"
 #include "checkpoint/strict_json.h"
 #include "checkpoint/weights.h"
 #include "core/error.h"
-#include "core/nearest_name.h"
 
 namespace flowshard::checkpoint {
 namespace {
-
-constexpr size_t kNamesShown = 3;
 
 // A view of a parameter and the stored rows that fill it, from `key_row` on.
 struct Filling {
@@ -88,25 +86,6 @@ bool fits(const TensorInfo& stored, const Filling& wanted) {
          at::isFloatingType(stored.dtype) == at::isFloatingType(wanted.destination.scalar_type());
 }
 
-std::string describe(const std::vector<std::string>& lines, const char* what) {
-  const std::vector<std::string> shown(
-      lines.begin(), lines.begin() + static_cast<int64_t>(std::min(lines.size(), kNamesShown)));
-  return fmt::format("{} {} ({}{})", lines.size(), what, fmt::join(shown, ", "),
-                     lines.size() > kNamesShown ? ", ..." : "");
-}
-
-std::vector<std::string> describe_missing(const std::vector<std::string>& missing,
-                                          const std::vector<std::string>& unexpected) {
-  std::vector<std::string> lines;
-  for (const std::string& key : missing) {
-    lines.push_back(in_quotes(key));
-    if (lines.size() > kNamesShown) continue;  // only the first are printed, and distances take time
-    const auto nearest = nearest_name(key, unexpected);
-    if (nearest) lines.back() += fmt::format("; the file has {}", in_quotes(*nearest));
-  }
-  return lines;
-}
-
 }  // namespace
 
 void fill_parameters(const Weights& weights, const TensorNames& names,
@@ -114,38 +93,26 @@ void fill_parameters(const Weights& weights, const TensorNames& names,
                      const std::vector<std::string>& ignored_keys) {
   const std::vector<Filling> fillings = plan(names, parameters);
   std::set<std::string> expected(ignored_keys.begin(), ignored_keys.end()), faulty;
-  std::vector<std::string> missing, unexpected, misshapen;
+  Mismatch mismatch;
   for (const Filling& filling : fillings) {
     const std::string& key = filling.key;
     expected.insert(key);
     if (weights.contains(key) && fits(weights.info(key), filling)) continue;
     if (!faulty.insert(key).second) continue;  // another part of the same tensor
     if (!weights.contains(key)) {
-      missing.push_back(key);
+      mismatch.missing.push_back(key);
       continue;
     }
     const TensorInfo& info = weights.info(key);
-    misshapen.push_back(fmt::format("{}: {} [{}], the model has {} [{}]", in_quotes(key),
-                                    at::toString(info.dtype), fmt::join(info.shape, ", "),
-                                    at::toString(filling.destination.scalar_type()),
-                                    fmt::join(filling.stored_shape, ", ")));
+    mismatch.misshapen.push_back(fmt::format("{}: {} [{}], the model has {} [{}]", in_quotes(key),
+                                             at::toString(info.dtype), fmt::join(info.shape, ", "),
+                                             at::toString(filling.destination.scalar_type()),
+                                             fmt::join(filling.stored_shape, ", ")));
   }
   for (const std::string& key : weights.keys()) {
-    if (!expected.contains(key)) unexpected.push_back(key);
+    if (!expected.contains(key)) mismatch.unexpected.push_back(key);
   }
-
-  std::vector<std::string> faults;
-  if (!missing.empty()) faults.push_back(describe(describe_missing(missing, unexpected), "missing"));
-  if (!unexpected.empty()) {
-    std::ranges::transform(unexpected, unexpected.begin(),
-                           [](const std::string& key) { return in_quotes(key); });
-    faults.push_back(describe(unexpected, "unexpected"));
-  }
-  if (!misshapen.empty()) faults.push_back(describe(misshapen, "of another shape or kind"));
-  if (!faults.empty()) {
-    throw CheckpointError("{}: its tensors do not fit the model: {}", weights.source(),
-                          fmt::join(faults, "; "));
-  }
+  mismatch.throw_if_any(weights.source());
 
   const at::NoGradGuard no_grad;
   for (const auto& [key, key_row, destination, stored_shape] : fillings) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "storage/mapped_file.h"
 
 namespace flowshard::checkpoint {
 namespace {
@@ -42,6 +43,14 @@ Json parse_json(std::string_view text, const std::string& source) {
     throw CheckpointError("{}: its JSON is damaged at byte {} of {}", source, error.byte, text.size());
   } catch (const Json::out_of_range&) {
     throw CheckpointError("{}: its JSON holds a number that is too large", source);
+  }
+}
+
+Json read_json(const std::filesystem::path& path) {
+  try {
+    return parse_json(storage::MappedFile(path).text(), path.string());
+  } catch (const DataError& error) {
+    throw CheckpointError("{}", error.what());
   }
 }
 

@@ -98,6 +98,12 @@ FileDigest AtomicFile::publish() {
   return {size_bytes_, XXH3_64bits_digest(hash_.get())};
 }
 
+FileDigest write_file(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  return file.publish();
+}
+
 void sync_folder(const std::filesystem::path& folder) {
   const FileDescriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some network file systems cannot sync a folder and say EINVAL: their renames are durable or nothing

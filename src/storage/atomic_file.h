@@ -55,6 +55,9 @@ class AtomicFile {
   int64_t size_bytes_ = 0;
 };
 
+/// A whole file at once.
+FileDigest write_file(const std::filesystem::path& path, std::string_view text);
+
 /// Makes the names in `folder` (created, renamed, removed files) survive a power cut. Throws DataError.
 void sync_folder(const std::filesystem::path& folder);
 

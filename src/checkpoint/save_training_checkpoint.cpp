@@ -1,0 +1,169 @@
+#include "checkpoint/save_training_checkpoint.h"
+
+#include <exception>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/strict_json.h"
+#include "core/error.h"
+#include "storage/atomic_file.h"
+
+namespace flowshard::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSlackBytes = int64_t{1} << 20;  // for the small files
+
+class Save {
+ public:
+  Save(const SaveOptions& options, const std::vector<GroupShards>& groups, const TrainingState& state)
+      : options_(options),
+        groups_(groups),
+        state_(state),
+        path_(options.folder / step_folder_name(state.step)),
+        temporary_path_(temporary_path_of(path_)) {
+    layout_.num_shards = options.num_shards;
+    for (const GroupShards& group : groups) {
+      layout_.groups.push_back({group.layout, {}});
+      for (const auto& [name, values] : group.states) layout_.groups.back().states.push_back(name);
+    }
+    check(state.step >= 0, "a step is not negative");
+    const std::string fault = fault_of(layout_);
+    check(fault.empty(), fault);
+  }
+
+  // Rank 0, before any other rank writes.
+  void begin() const {
+    std::error_code error;
+    fs::create_directories(options_.folder, error);
+    if (error)
+      throw CheckpointError("cannot make the folder {}: {}", options_.folder.string(), error.message());
+    remove_leftovers(options_.folder);
+    require_space();
+    fs::create_directory(temporary_path_, error);
+    if (error)
+      throw CheckpointError("cannot make the folder {}: {}", temporary_path_.string(), error.message());
+  }
+
+  // Ranks below num_shards.
+  void write_shard() const {
+    std::vector<NamedTensor> tensors;
+    for (const GroupShards& group : groups_) {
+      const int64_t shard_numel = group.layout.padded_numel / options_.num_shards;
+      for (const auto& [name, values] : group.states) {
+        check(values.scalar_type() == at::kFloat && values.dim() == 1 && values.numel() == shard_numel,
+              fmt::format("{} of group '{}' is not fp32 [{}]", name, group.layout.name, shard_numel));
+        tensors.emplace_back(name + "/" + group.layout.name, values);
+      }
+    }
+    const storage::FileDigest digest = write_safetensors(
+        temporary_path_ / shard_file_name(options_.rank, options_.num_shards), tensors, {{"format", "pt"}});
+    storage::write_file(digest_path(options_.rank), to_json(digest).dump());
+  }
+
+  // Rank 0, when every rank has written.
+  void publish() const {
+    Manifest manifest;
+    for (int64_t rank = 0; rank < options_.num_shards; ++rank) {
+      const std::string name = shard_file_name(rank, options_.num_shards);
+      manifest[name] = digest_from_json(read_json(digest_path(rank)), digest_path(rank).string());
+    }
+    verify(manifest, temporary_path_, false);
+    manifest[kLayoutName] =
+        storage::write_file(temporary_path_ / kLayoutName, to_json(layout_).dump(1) + "\n");
+    manifest[kStateName] = storage::write_file(temporary_path_ / kStateName, to_text(state_));
+    storage::write_file(temporary_path_ / kManifestName, to_text(manifest));
+    for (int64_t rank = 0; rank < options_.num_shards; ++rank) fs::remove(digest_path(rank));
+    storage::sync_folder(temporary_path_);
+    publish_checkpoint(path_);
+  }
+
+  // Rank 0, after a failure, when no rank writes any more.
+  void remove() const noexcept {
+    std::error_code ignored;  // the failure itself is what is reported
+    fs::remove_all(temporary_path_, ignored);
+  }
+
+  void remove_older() const {
+    if (options_.keep > 0) {
+      remove_old_checkpoints(options_.folder, state_.run_id, state_.step, options_.keep);
+    }
+  }
+
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path digest_path(int64_t rank) const {
+    return temporary_path_ / (shard_file_name(rank, options_.num_shards) + ".digest");
+  }
+
+  void require_space() const {
+    int64_t needed = kSlackBytes;
+    for (const GroupShards& group : groups_) {
+      needed += group.layout.padded_numel * static_cast<int64_t>(group.states.size() * sizeof(float));
+    }
+    std::error_code error;
+    const fs::space_info space = fs::space(options_.folder, error);
+    if (!error && space.available < static_cast<uintmax_t>(needed)) {
+      throw CheckpointError(
+          "cannot save {}: it takes {} MB and only {} MB are free there (free some space or keep "
+          "fewer checkpoints)",
+          path_.string(), needed / 1'000'000, space.available / 1'000'000);
+    }
+  }
+
+  const SaveOptions& options_;
+  const std::vector<GroupShards>& groups_;
+  const TrainingState& state_;
+  fs::path path_;
+  fs::path temporary_path_;
+  CheckpointLayout layout_;
+};
+
+// Runs `action` if this rank has a part in it, and throws on every rank if it failed on any.
+template <typename Action, typename OnFailure>
+void on_all_ranks(const Save& save, const Agree& agree, bool takes_part, const Action& action,
+                  const OnFailure& on_failure) {
+  std::exception_ptr error;
+  try {
+    if (takes_part) action();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (agree(error == nullptr)) return;
+  on_failure();
+  if (!error) {
+    throw CheckpointError("cannot save {}: another rank failed to write its part, see its message",
+                          save.path().string());
+  }
+  try {
+    std::rethrow_exception(error);
+  } catch (const DataError& from_storage) {
+    throw CheckpointError("{}", from_storage.what());
+  } catch (const fs::filesystem_error& from_library) {
+    throw CheckpointError("cannot save {}: {}", save.path().string(), from_library.code().message());
+  }
+}
+
+}  // namespace
+
+void save_training_checkpoint(const SaveOptions& options, const std::vector<GroupShards>& groups,
+                              const TrainingState& state, const Agree& agree) {
+  const Save save(options, groups, state);
+  const bool first = options.rank == 0;
+  const auto clean_up = [&] {
+    if (first) save.remove();
+  };
+  on_all_ranks(
+      save, agree, first, [&] { save.begin(); }, clean_up);
+  on_all_ranks(
+      save, agree, options.rank < options.num_shards, [&] { save.write_shard(); }, clean_up);
+  on_all_ranks(
+      save, agree, first, [&] { save.publish(); }, clean_up);
+  on_all_ranks(
+      save, agree, first, [&] { save.remove_older(); }, [] {});
+}
+
+}  // namespace flowshard::checkpoint
