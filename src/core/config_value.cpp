@@ -100,6 +100,14 @@ std::string string_text(const std::string& value) {
   return text.str();
 }
 
+/// For a message: what is quoted of the input may hold line breaks.
+std::string one_line(std::string_view text) {
+  std::string line(text);
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return c >= 0 && c < ' '; }, ' ');
+  return line;
+}
+
 }  // namespace
 
 std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& source) {
@@ -107,7 +115,8 @@ std::vector<ConfigEntry> parse_toml(std::string_view text, const std::string& so
   try {
     collect(toml::parse(text), "", leaves);
   } catch (const toml::parse_error& error) {
-    throw ConfigError("{}:{}: invalid TOML: {}", source, error.source().begin.line, error.description());
+    throw ConfigError("{}:{}: invalid TOML: {}", source, error.source().begin.line,
+                      one_line(error.description()));
   }
   std::stable_sort(leaves.begin(), leaves.end(),
                    [](const Leaf& a, const Leaf& b) { return a.line < b.line; });
@@ -139,7 +148,7 @@ std::string read_config_file(const std::filesystem::path& path) {
 ConfigEntry parse_assignment(const std::string& assignment, const std::string& where) {
   const size_t equals = assignment.find('=');
   if (equals == 0 || equals == std::string::npos) {
-    throw ConfigError("{} {}: write section.key=value", where, assignment);
+    throw ConfigError("{} {}: write section.key=value", where, one_line(assignment));
   }
   const std::string key = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
@@ -149,7 +158,7 @@ ConfigEntry parse_assignment(const std::string& assignment, const std::string& w
   // Invalid UTF-8 does not come back as it was.
   const bool is_text = bare_word && std::get<std::string>(*bare_word) == text;
   if (text.empty() || looks_like_toml || !is_text) {
-    throw ConfigError("{} {}: the value is not valid TOML", where, assignment);
+    throw ConfigError("{} {}: the value is not valid TOML", where, one_line(assignment));
   }
   return {key, text, where, text};
 }

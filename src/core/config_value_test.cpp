@@ -57,6 +57,11 @@ TEST(ParseToml, MalformedDocumentsNameTheLine) {
   EXPECT_EQ(error("a = " + std::string(100'000, '[')).substr(0, 25), "run.toml:1: invalid TOML:");
 }
 
+TEST(ParseToml, TheMessageIsOneLineWhateverItQuotes) {
+  EXPECT_EQ(config_error([] { parse_toml("a = tr\nb = 1", "f"); }).find('\n'), std::string::npos);
+  EXPECT_EQ(config_error([] { parse_assignment("a\nb", "--set"); }).find('\n'), std::string::npos);
+}
+
 TEST(ParseAssignment, TomlOrBareWord) {
   const auto value = [](const std::string& text) { return parse_assignment("s.k=" + text, "--set").value; };
   EXPECT_EQ(std::get<int64_t>(value("12")), 12);
