@@ -43,8 +43,7 @@ std::string rank_tag() {
 }
 
 void print_error(const CLI::App& app, std::string_view kind, std::string_view message) {
-  const std::string_view first_line = message.substr(0, message.find('\n'));  // LibTorch appends a backtrace
-  fmt::print(stderr, "{}{}: {}: {}\n", command_name(app), rank_tag(), kind, first_line);
+  fmt::print(stderr, "{}{}: {}: {}\n", command_name(app), rank_tag(), kind, flowshard::first_line(message));
 }
 
 // Ends the process without static destructors: after a failure, threads of the communication libraries may

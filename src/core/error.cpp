@@ -13,4 +13,6 @@ ExitCode exit_code_of(const std::exception& error) {
   return known ? known->exit_code() : ExitCode::kInternal;
 }
 
+std::string_view first_line(std::string_view message) { return message.substr(0, message.find('\n')); }
+
 }  // namespace flowshard

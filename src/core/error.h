@@ -79,4 +79,7 @@ void check(bool condition, std::string_view message,
 /// What `error` means as an exit code: that of its type, or kInternal for anything that is not an Error.
 ExitCode exit_code_of(const std::exception& error);
 
+/// The message without what follows its first line: LibTorch appends a backtrace to its own.
+std::string_view first_line(std::string_view message);
+
 }  // namespace flowshard

@@ -17,6 +17,11 @@ TEST(Error, MessageIsFormatted) {
   EXPECT_STREQ(ConfigError("{} is not {}", "height", 16).what(), "height is not 16");
 }
 
+TEST(Error, FirstLineIsTheMessageWithoutTheBacktrace) {
+  EXPECT_EQ(first_line("no such file\nframe #0: main"), "no such file");
+  EXPECT_EQ(first_line("no such file"), "no such file");
+}
+
 TEST(Error, BrokenInvariantNamesFileAndMessage) {
   EXPECT_NO_THROW(check(true, "holds"));
   try {

@@ -2,9 +2,14 @@
 // `flowshard launch` set.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 namespace flowshard::distributed {
+
+/// Value of an environment variable; nothing if it is not set.
+using VariableReader = std::function<std::optional<std::string>(const std::string& name)>;
 
 struct Environment {
   int rank = 0;
@@ -14,12 +19,15 @@ struct Environment {
   std::string master_addr;  // empty for a job of one process
   int master_port = 0;
   bool use_agent_store = false;  // the launcher already runs the store (TORCHELASTIC_USE_AGENT_STORE)
-  std::string attempt;           // differs between restarts, equal on all ranks; prefixes every store key
+  int master_listen_fd =
+      -1;              // rank 0 under `flowshard launch`: the socket that already listens on master_port
+  std::string job_id;  // equal on all ranks, different for jobs that share a host; prefixes store keys
 
-  /// Reads RANK, WORLD_SIZE, LOCAL_RANK, ..., or SLURM_PROCID and SLURM_NTASKS. With none of them set: one
+  /// Reads RANK, WORLD_SIZE, LOCAL_RANK, ..., or the variables of an srun step. With none of them set: one
   /// process. Throws ConfigError that names the variable if some are set and others missing, not numbers or
   /// out of range: never a quiet single-process run.
   static Environment from_variables();
+  static Environment from_variables(const VariableReader& read);
 };
 
 }  // namespace flowshard::distributed

@@ -1,0 +1,33 @@
+#include "distributed/connect.h"
+
+#include "core/error.h"
+#include "distributed/bounded.h"
+
+namespace flowshard::distributed {
+
+namespace {
+
+constexpr std::chrono::milliseconds kGrace(1000);
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> connect(const GroupOptions& options) {
+  const auto group = std::make_shared<std::unique_ptr<ProcessGroup>>();
+  std::string reason = "some ranks do not answer";
+  try {
+    const bool ended = run_bounded(options.timeout + kGrace, [options, group] {
+      *group = options.device.is_cuda() ? connect_nccl(options) : connect_gloo(options);
+    });
+    if (ended) {
+      return std::move(*group);
+    }
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const std::exception& error) {
+    reason = first_line(error.what());
+  }
+  throw CommError("rank {} of {}: connecting to the other ranks failed (timeout {} s): {}", options.rank,
+                  options.world_size, options.timeout.count() / 1000, reason);
+}
+
+}  // namespace flowshard::distributed
