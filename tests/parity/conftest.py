@@ -9,6 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The models are tiny: threads would only wait for each other, and on a busy machine for long.
+torch.set_num_threads(1)
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 RUNNER = pathlib.Path(os.environ.get("FLOWSHARD_PARITY", ROOT / "build/release/tests/parity/flowshard_parity"))
 
 
@@ -24,7 +27,7 @@ class RunnerError(Exception):
 def run_files(subcommand, source, target, *args, options=None):
     """Runs `subcommand` from one safetensors file to another."""
     command = [RUNNER, subcommand, source, target, json.dumps(options or {}), *map(str, args)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
     if result.returncode != 0:
         raise RunnerError(result.returncode, (result.stderr.strip().splitlines() or [""])[-1])
 

@@ -24,5 +24,10 @@ struct Result {
 
 Result safetensors_check(const Request& request);
 Result safetensors_copy(const Request& request);
+Result clip(const Request& request);
+Result t5(const Request& request);
+Result t5_buckets(const Request& request);
+Result vae_encode(const Request& request);
+Result vae_decode(const Request& request);
 
 }  // namespace flowshard::parity

@@ -10,6 +10,11 @@ namespace {
 const std::map<std::string, Result (*)(const Request&)> kSubcommands = {
     {"safetensors-check", safetensors_check},
     {"safetensors-copy", safetensors_copy},
+    {"clip", clip},
+    {"t5", t5},
+    {"t5-buckets", t5_buckets},
+    {"vae-encode", vae_encode},
+    {"vae-decode", vae_decode},
 };
 
 void run(const std::vector<std::string>& words) {
