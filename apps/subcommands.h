@@ -4,6 +4,9 @@
 // it throws CLI::RuntimeError(code). Every subcommand ends its help with an example (CLI::App::footer).
 #pragma once
 
+#include <string>
+#include <vector>
+
 namespace CLI {
 class App;
 }
@@ -12,6 +15,11 @@ namespace flowshard::apps {
 
 void add_dataset(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_launch(CLI::App& app, const std::vector<std::string>& command_of_ranks);
 void add_train(CLI::App& app);
+
+/// Of `flowshard launch OPTIONS -- COMMAND...`: cuts off -- and COMMAND, which are not this process's to
+/// parse, and returns COMMAND.
+std::vector<std::string> take_command_of_ranks(int& argc, char** argv);
 
 }  // namespace flowshard::apps
