@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "core/error.h"
+#include "distributed/environment.h"
 #include "subcommands.h"
 #include "training/train_config.h"
+#include "training/trainer.h"
 
 namespace flowshard::apps {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 struct TrainOptions {
   std::string config_file;
   std::vector<ConfigEntry> overrides;
+  training::Resume resume = training::Resume::kNever;
   bool explain = false;
   bool check = false;
 };
@@ -63,7 +66,7 @@ void run_train(const TrainOptions& options) {
     fmt::print("{}", training::to_toml(config));
     return;
   }
-  throw ConfigError("say what to do: --check or --explain");
+  training::train(config, distributed::Environment::from_variables(), options.resume);
 }
 
 }  // namespace
@@ -83,10 +86,20 @@ void add_train(CLI::App& app) {
           },
           "section.key=value in place of what the file says; may be repeated")
       ->allow_extra_args(false);
+  train
+      ->add_option_function<std::string>(
+          "--resume",
+          [options](const std::string& mode) {
+            options->resume = mode == "auto" ? training::Resume::kAuto : training::Resume::kNever;
+          },
+          "auto: go on from the newest checkpoint of run.output_dir, if there is one; never: start anew")
+      ->check(CLI::IsMember({"auto", "never"}))
+      ->default_str("never");
   train->add_flag("--check", options->check, "Check the configuration and print it with all defaults");
   train->add_flag("--explain", options->explain, "Print every key with allowed values, default and meaning");
   train->footer(
       "Examples:\n"
+      "  flowshard launch --nproc_per_node 2 -- train configs/quickstart.toml --resume auto\n"
       "  flowshard train configs/quickstart.toml --check --set train.steps=100 --set "
       "run.output_dir=runs/try\n"
       "  flowshard train --explain");

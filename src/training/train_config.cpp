@@ -44,8 +44,9 @@ void add_data_keys(ConfigSchema& schema, TrainConfig& config) {
 
 void add_step_keys(ConfigSchema& schema, TrainConfig& config) {
   schema
-      .add("train.steps", &config.train.steps, "optimizer steps of the whole run",
-           {.min = 1, .max = 1'000'000'000})
+      .add("train.steps", &config.train.steps,
+           "optimizer steps of the whole run; 0 only writes the initial weights",
+           {.min = 0, .max = 1'000'000'000})
       .required();
   schema.add("train.batch_size", &config.train.batch_size, "samples a rank and accumulation step",
              {.min = 1, .max = 65'536});

@@ -63,7 +63,7 @@ TEST(TrainConfig, ImpossibleValuesNameTheRange) {
   EXPECT_EQ(error_of({"data.width=0"}), "--set: data.width is the integer 0; " + side);
   EXPECT_EQ(error_of({"data.width=-64"}), "--set: data.width is the integer -64; " + side);
   EXPECT_EQ(error_of({"data.width=1048576"}), "--set: data.width is the integer 1048576; " + side);
-  for (const std::string bad : {"train.steps=0",
+  for (const std::string bad : {"train.steps=-1",
                                 "train.batch_size=0",
                                 "train.gradient_accumulation_steps=0",
                                 "optimizer.lr=-1",

@@ -44,7 +44,7 @@ MISTAKES = {
     "no shards": (VALID.replace('["a.tar"]', "[]"), [], ["run.toml:6: data.shards is the list []"]),
     "empty path": (VALID.replace('"models/a"', '""'), [], ["run.toml:4: model.path is the string \"\""]),
     "date": (VALID.replace("10", "2024-01-02"), [], ["run.toml:8: train.steps is a date"]),
-    "no steps": (VALID.replace("10", "0"), [], ["run.toml:8: train.steps is the integer 0"]),
+    "steps below zero": (VALID.replace("10", "-1"), [], ["run.toml:8: train.steps is the integer -1"]),
     "negative batch": (VALID + "batch_size = -1\n", [], ["run.toml:9: train.batch_size is the integer -1"]),
     "size that is no multiple of 16": (VALID, ["--set", "data.height=100"],
                                        ["--set: data.height is the integer 100", "16 to 4096, multiple of 16"]),

@@ -29,5 +29,6 @@ Result t5(const Request& request);
 Result t5_buckets(const Request& request);
 Result vae_encode(const Request& request);
 Result vae_decode(const Request& request);
+Result transformer(const Request& request);
 
 }  // namespace flowshard::parity

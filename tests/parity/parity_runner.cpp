@@ -15,6 +15,7 @@ const std::map<std::string, Result (*)(const Request&)> kSubcommands = {
     {"t5-buckets", t5_buckets},
     {"vae-encode", vae_encode},
     {"vae-decode", vae_decode},
+    {"transformer", transformer},
 };
 
 void run(const std::vector<std::string>& words) {

@@ -1,0 +1,224 @@
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "image/grid.h"
+#include "image/image.h"
+#include "inference/pipeline.h"
+#include "storage/atomic_file.h"
+#include "subcommands.h"
+
+namespace flowshard::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kGridImages = 64;
+constexpr int kGridColumns = 8;
+
+struct GenerateOptions {
+  std::filesystem::path model, output, prompt_file, prompts, grid;
+  std::string prompt, device = "cpu", precision;
+  int64_t num_images = 1;
+  bool json = false;
+  inference::Request request;
+};
+
+/// One image to make and the file it goes to.
+struct Job {
+  inference::Request request;
+  std::filesystem::path file;
+};
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw ConfigError("{}: cannot be read", path.string());
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// One JSON object a line: {"prompt": ..., and any of height, width, steps, guidance, seed, negative_prompt,
+// true_cfg_scale}. Other keys are the user's own.
+std::vector<inference::Request> read_requests(const std::filesystem::path& path,
+                                              const inference::Request& defaults) {
+  std::vector<inference::Request> requests;
+  std::ifstream stream(path);
+  if (!stream) throw ConfigError("{}: cannot be read", path.string());
+  std::string line;
+  for (int number = 1; std::getline(stream, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    try {
+      const auto object = nlohmann::json::parse(line);
+      inference::Request request = defaults;
+      request.prompt = object.at("prompt").get<std::string>();
+      request.negative_prompt = object.value("negative_prompt", defaults.negative_prompt);
+      request.true_cfg_scale = object.value("true_cfg_scale", defaults.true_cfg_scale);
+      request.height = object.value("height", defaults.height);
+      request.width = object.value("width", defaults.width);
+      request.num_steps = object.value("steps", defaults.num_steps);
+      request.guidance = object.value("guidance", defaults.guidance);
+      request.seed = object.value("seed", defaults.seed);
+      requests.push_back(request);
+    } catch (const nlohmann::json::exception& error) {
+      throw ConfigError("{}:{}: not a prompt object: {}", path.string(), number, error.what());
+    }
+  }
+  if (requests.empty()) throw ConfigError("{}: holds no prompt", path.string());
+  return requests;
+}
+
+std::vector<Job> plan(const GenerateOptions& options) {
+  if (options.num_images < 1)
+    throw ConfigError("--num-images is {}: it must be at least 1", options.num_images);
+  std::vector<Job> jobs;
+  if (!options.prompts.empty()) {
+    for (const inference::Request& request : read_requests(options.prompts, options.request)) {
+      jobs.push_back({request, options.output / fmt::format("{:05}.png", jobs.size())});
+    }
+    return jobs;
+  }
+  if (options.output.extension() != ".png") {
+    throw ConfigError("--output {}: name a .png file", options.output.string());
+  }
+  inference::Request request = options.request;
+  request.prompt = options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file);
+  if (!options.prompt_file.empty()) {
+    while (request.prompt.ends_with('\n') || request.prompt.ends_with('\r')) request.prompt.pop_back();
+  }
+  for (int64_t i = 0; i < options.num_images; ++i) {
+    std::filesystem::path file = options.output;
+    if (options.num_images > 1)
+      file.replace_filename(fmt::format("{}_{}.png", options.output.stem().string(), i));
+    jobs.push_back({request, file});
+    ++request.seed;
+  }
+  return jobs;
+}
+
+inference::PipelineOptions pipeline_options(const GenerateOptions& options) {
+  const bool cuda = options.device == "cuda";
+  if (cuda && !at::hasCUDA()) throw ConfigError("--device cuda: no CUDA device is visible: use --device cpu");
+  const std::string precision = !options.precision.empty() ? options.precision : cuda ? "bf16" : "fp32";
+  return {.model = options.model,
+          .device = cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU),
+          .dtype = precision == "bf16" ? at::kBFloat16 : at::kFloat};
+}
+
+void warn(const std::string& message) { fmt::print(stderr, "flowshard generate: warning: {}\n", message); }
+
+void check_output(const std::vector<Job>& jobs) {
+  const std::filesystem::path folder =
+      jobs.front().file.has_parent_path() ? jobs.front().file.parent_path() : ".";
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  if (!std::filesystem::is_directory(folder)) {
+    throw ConfigError("--output: the folder {} cannot be made: {}", folder.string(), failure.message());
+  }
+}
+
+void write_png(const std::filesystem::path& path, const image::Image& image) {
+  const std::vector<uint8_t> bytes = image::encode_png(image);
+  storage::AtomicFile file(path);
+  file.write(std::as_bytes(std::span(bytes)));
+  file.publish();
+}
+
+// Whether image i of n is one of the at most kGridImages, evenly spread, that the grid shows.
+bool is_in_grid(size_t i, size_t n) {
+  return n <= kGridImages || i * kGridImages / n != (i + 1) * kGridImages / n;
+}
+
+void generate(const GenerateOptions& options) {
+  std::vector<Job> jobs = plan(options);
+  inference::Pipeline pipeline(pipeline_options(options));
+  for (Job& job : jobs) {
+    const inference::Request asked = job.request;
+    job.request = pipeline.validated(asked);
+    if (job.request.height != asked.height || job.request.width != asked.width) {
+      warn(fmt::format("{}x{} (height x width) is rounded down to {}x{}: sizes are multiples of {}",
+                       asked.height, asked.width, job.request.height, job.request.width,
+                       pipeline.size_multiple()));
+    }
+    const std::string cut = pipeline.truncated_words(job.request);
+    if (!cut.empty()) {
+      warn(fmt::format("the prompt is longer than {} T5 tokens; cut: \"{}\"", job.request.max_sequence_length,
+                       cut));
+    }
+  }
+  check_output(jobs);
+  std::vector<image::Image> grid;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Job& job = jobs[i];
+    const auto start = Clock::now();
+    const image::Image image = pipeline.generate(job.request);
+    write_png(job.file, image);
+    if (!options.grid.empty() && is_in_grid(i, jobs.size())) grid.push_back(image);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (options.json) {
+      const nlohmann::json line = {{"file", job.file.string()},  {"prompt", job.request.prompt},
+                                   {"seed", job.request.seed},   {"height", job.request.height},
+                                   {"width", job.request.width}, {"seconds", seconds}};
+      fmt::print("{}\n", line.dump());
+    } else {
+      fmt::print("[{}/{}] {} ({}x{}, seed {}, {:.2f} s)\n", i + 1, jobs.size(), job.file.string(),
+                 job.request.height, job.request.width, job.request.seed, seconds);
+    }
+    std::fflush(stdout);
+  }
+  if (!grid.empty()) write_png(options.grid, image::grid(grid, kGridColumns));
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  auto options = std::make_shared<GenerateOptions>();
+  CLI::App* generate_app = app.add_subcommand("generate", "Make images from prompts");
+  inference::Request& request = options->request;
+  generate_app->add_option("--model", options->model, "A diffusers folder or a training checkpoint")
+      ->required();
+  CLI::Option_group* source = generate_app->add_option_group("prompt");
+  source->add_option("--prompt", options->prompt, "The prompt");
+  source->add_option("--prompt-file", options->prompt_file, "A text file that holds one prompt");
+  source->add_option("--prompts", options->prompts,
+                     "A .jsonl file: one object a line with prompt, seed, steps, ...");
+  source->require_option(1);
+  generate_app->add_option("--negative-prompt", request.negative_prompt,
+                           "Used with --true-cfg-scale above 1");
+  generate_app
+      ->add_option("--true-cfg-scale", request.true_cfg_scale, "Above 1: true classifier-free guidance")
+      ->capture_default_str();
+  generate_app->add_option("--height", request.height, "Pixels; rounded down to a multiple of 16")
+      ->capture_default_str();
+  generate_app->add_option("--width", request.width, "Pixels; rounded down to a multiple of 16")
+      ->capture_default_str();
+  generate_app->add_option("--steps", request.num_steps, "Euler steps")->capture_default_str();
+  generate_app->add_option("--guidance", request.guidance, "Input of guidance-distilled models")
+      ->capture_default_str();
+  generate_app->add_option("--seed", request.seed, "Image i has seed + i")->capture_default_str();
+  generate_app->add_option("--num-images", options->num_images, "Images of one prompt")
+      ->capture_default_str();
+  generate_app->add_option("--max-sequence-length", request.max_sequence_length, "T5 tokens")
+      ->capture_default_str();
+  generate_app->add_option("--device", options->device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  generate_app
+      ->add_option("--precision", options->precision, "fp32 or bf16 (default: fp32 on cpu, bf16 on cuda)")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  generate_app->add_option("--output", options->output, "A .png file, or a folder with --prompts")
+      ->required();
+  generate_app->add_option("--grid", options->grid, "Also one .png of up to 64 of the images, side by side");
+  generate_app->add_flag("--json", options->json, "One JSON object a line for each image");
+  generate_app->footer(
+      "Example:\n  flowshard generate --model FLUX.1-dev --prompt \"a red fox in snow\" --device cuda "
+      "--output fox.png");
+  generate_app->callback([options] { generate(*options); });
+}
+
+}  // namespace flowshard::apps

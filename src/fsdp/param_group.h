@@ -1,0 +1,92 @@
+// One communication unit of fsdp: the parameters of one block (or of the root) as one flat buffer.
+// The rank's shard, a contiguous slice of that buffer, is the fp32 master. Gathering is one all-gather
+// straight into the buffer of which the parameters are views; backward writes gradients straight into a
+// second flat buffer, which the reduce-scatter reads. Nothing is copied in or out. One thread at a time;
+// every rank makes the same calls.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "distributed/process_group.h"
+#include "fsdp/flat_buffer_pool.h"
+#include "fsdp/policy.h"
+#include "nn/parameter.h"
+
+namespace flowshard::fsdp {
+
+/// What the groups of one model share.
+struct ShardContext {
+  distributed::ProcessGroup& process_group;
+  Strategy strategy;
+  MixedPrecisionPolicy precision;
+  at::Device device;
+
+  int64_t shard_count() const { return strategy == Strategy::kFullShard ? process_group.world_size() : 1; }
+  int64_t shard_index() const { return strategy == Strategy::kFullShard ? process_group.rank() : 0; }
+};
+
+class ParamGroup {
+ public:
+  ParamGroup(nn::ParameterGroup& group, const ShardContext& context);
+
+  const std::string& name() const { return group_.name; }
+  const std::vector<nn::Parameter*>& parameters() const { return group_.parameters; }
+  const std::vector<int64_t>& offsets() const { return offsets_; }  // of each parameter in the flat buffer
+  /// Parameters lie one after another, in order, without gaps; the end is padded with zeros to a multiple of
+  /// the number of shards.
+  int64_t numel() const { return numel_; }
+  int64_t padded_numel() const { return padded_numel_; }
+  int64_t shard_numel() const { return padded_numel_ / context_.shard_count(); }
+  bool is_sharded() const { return context_.shard_count() > 1; }
+  int64_t shard_begin() const { return context_.shard_index() * shard_numel(); }
+
+  /// fp32 [shard_numel]: the authority on the parameters.
+  const at::Tensor& master_shard() const { return master_shard_; }
+  /// fp32 [shard_numel]: this rank's slice of the sum of gradients over ranks and backward passes.
+  const at::Tensor& grad_shard() const { return grad_shard_; }
+  void zero_grad() { grad_shard_written_ = false; }
+
+  /// Materializes all parameters in fp32 on the CPU, lets `fill` set their values, and keeps this rank's
+  /// slice.
+  void initialize(const std::function<void(const nn::ParameterGroup&)>& fill);
+
+  /// Starts the gathering of parameters; no effect if they are gathered or on their way.
+  void unshard(FlatBufferPool& pool);
+  /// Returns with every parameter's value set (on a GPU: for work on the current stream).
+  void wait_for_unshard(FlatBufferPool& pool);
+  /// Parameters lose their values; the buffer goes back to the pool.
+  void reshard(FlatBufferPool& pool);
+
+  /// Points every trainable parameter's gradient into a flat buffer.
+  void pre_backward(FlatBufferPool& grad_pool);
+  /// All gradients of one backward are written: starts their reduction.
+  void post_backward();
+  /// Adds the reduced gradients to grad_shard() and gives the buffer back. No effect if nothing is reduced.
+  void wait_for_reduce(FlatBufferPool& grad_pool);
+
+ private:
+  bool aliases_master() const;
+  void view_parameters(const at::Tensor& flat);
+
+  nn::ParameterGroup& group_;
+  ShardContext context_;
+  std::vector<int64_t> offsets_;
+  int64_t numel_ = 0, padded_numel_ = 0;
+  at::Tensor master_shard_, grad_shard_;
+  bool grad_shard_written_ = false;
+
+  at::Tensor unsharded_;  // defined from unshard() to reshard()
+  bool is_viewed_ = false;
+  std::unique_ptr<distributed::Work> gathering_;
+  at::Tensor unsharded_grad_;  // defined from pre_backward() to wait_for_reduce()
+  at::Tensor reduced_;
+  std::unique_ptr<distributed::Work> reducing_;
+};
+
+}  // namespace flowshard::fsdp

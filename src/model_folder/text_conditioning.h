@@ -1,0 +1,38 @@
+// From a prompt to what the transformer reads: T5's token vectors and CLIP's pooled vector.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "model_folder/model_folder.h"
+
+namespace flowshard {
+
+struct Conditioning {
+  at::Tensor txt;                            // [1, T, context_in_dim]
+  at::Tensor y;                              // [1, vec_in_dim]
+  std::string clip_truncated, t5_truncated;  // the words that did not fit, if any
+};
+
+/// Both tokenizers and both text encoders of a model folder. One thread at a time.
+class TextConditioner {
+ public:
+  TextConditioner(const ModelFolder& folder, at::TensorOptions options);
+  ~TextConditioner();
+
+  /// CLIP sees the prompt in 77 tokens, T5 in `max_sequence_length`; padding is attended, as in the reference
+  /// pipelines. Throws ConfigError if the prompt is not UTF-8.
+  Conditioning encode(const std::string& prompt, int64_t max_sequence_length);
+
+  int64_t pooled_size() const;
+  int64_t hidden_size() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace flowshard

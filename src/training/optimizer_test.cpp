@@ -1,0 +1,60 @@
+#include "training/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "nn/linear.h"
+
+namespace flowshard::training {
+namespace {
+
+/// One rank, one group with one parameter of three elements whose gradient is set by hand.
+struct OptimizerTest : testing::Test {
+  OptimizerTest()
+      : parameter("p", {3}),
+        root{"", {&parameter}},
+        ranks(distributed::ProcessGroup::create({}, at::kCPU, std::chrono::seconds(5))),
+        state({&root}, {*ranks, fsdp::Strategy::kFullShard, {}, at::kCPU}) {
+    parameter.trainable = true;
+    state.initialize([&](const nn::ParameterGroup&) {
+      parameter.value.copy_(at::tensor({1.0f, -2.0f, 0.5f}));
+    });
+    gradient = state.groups()[0]->grad_shard();
+    gradient.copy_(at::tensor({3.0f, 0.0f, 4.0f}));
+  }
+  nn::Parameter parameter;
+  nn::ParameterGroup root;
+  std::unique_ptr<distributed::ProcessGroup> ranks;
+  fsdp::ShardedState state;
+  at::Tensor gradient;
+};
+
+TEST_F(OptimizerTest, NormIsThatOfTheWholeGradient) {
+  EXPECT_NEAR(global_grad_norm(state, *ranks), 5.0, 1e-6);
+}
+
+TEST_F(OptimizerTest, FollowsTheFormulaOfAdamW) {
+  const TrainConfig::Optimizer config{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
+  Optimizer optimizer(state, config, /*ema_decay=*/0.5);
+  double p[] = {1, -2, 0.5}, m[3] = {}, v[3] = {}, ema[] = {1, -2, 0.5};
+  const double g[] = {1.5, 0, 2};  // scaled by 0.5
+  for (int step = 1; step <= 3; ++step) {
+    gradient.copy_(at::tensor({3.0f, 0.0f, 4.0f}));
+    optimizer.step(/*lr=*/0.01, /*grad_scale=*/0.5);
+    for (int i = 0; i < 3; ++i) {
+      p[i] *= 1 - 0.01 * 0.1;
+      m[i] = 0.9 * m[i] + 0.1 * g[i];
+      v[i] = 0.99 * v[i] + 0.01 * g[i] * g[i];
+      p[i] -=
+          0.01 * (m[i] / (1 - std::pow(0.9, step))) / (std::sqrt(v[i] / (1 - std::pow(0.99, step))) + 1e-8);
+      ema[i] += 0.5 * (p[i] - ema[i]);
+      EXPECT_NEAR(state.groups()[0]->master_shard()[i].item<float>(), p[i], 1e-6);
+      EXPECT_NEAR(optimizer.ema[0][i].item<float>(), ema[i], 1e-6);
+    }
+  }
+  EXPECT_EQ(optimizer.step_count(), 3);
+}
+
+}  // namespace
+}  // namespace flowshard::training

@@ -1,0 +1,117 @@
+#include "training/run_checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <random>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/save_training_checkpoint.h"
+#include "checkpoint/training_checkpoint.h"
+#include "core/error.h"
+
+namespace flowshard::training {
+namespace {
+
+checkpoint::GroupLayout layout_of(const fsdp::ParamGroup& group) {
+  checkpoint::GroupLayout layout{
+      .name = group.name(), .entries = {}, .numel = group.numel(), .padded_numel = group.padded_numel()};
+  for (size_t i = 0; i < group.parameters().size(); ++i) {
+    layout.entries.push_back({group.parameters()[i]->name, group.parameters()[i]->shape, group.offsets()[i]});
+  }
+  return layout;
+}
+
+/// A name that no other run has: 64 random bits, chosen by rank 0.
+std::string new_run_id(distributed::ProcessGroup& ranks) {
+  std::random_device random;
+  const at::Tensor bits = at::tensor({static_cast<int64_t>(random()), static_cast<int64_t>(random())});
+  ranks.broadcast(bits, 0)->wait();
+  return fmt::format("{:08x}{:08x}", bits[0].item<int64_t>(), bits[1].item<int64_t>());
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(const TrainConfig& config, const std::filesystem::path& base_model,
+                               distributed::ProcessGroup& ranks, const fsdp::ShardedState& state,
+                               Optimizer& optimizer)
+    : config_(config),
+      base_model_(std::filesystem::absolute(base_model)),
+      folder_(std::filesystem::path(config.run.output_dir) / "checkpoints"),
+      ranks_(ranks),
+      state_(state),
+      optimizer_(optimizer) {}
+
+bool RunCheckpoints::agree(bool ok) {
+  const at::Tensor failures = at::tensor({ok ? 0.0f : 1.0f}).to(state_.groups()[0]->master_shard().device());
+  ranks_.all_reduce_sum(failures)->wait();
+  return failures.item<float>() == 0;
+}
+
+std::string RunCheckpoints::save(int64_t samples_seen, uint64_t data_fingerprint) {
+  if (run_id_.empty()) run_id_ = new_run_id(ranks_);
+  std::vector<checkpoint::GroupShards> groups;
+  for (size_t i = 0; i < state_.groups().size(); ++i) {
+    const fsdp::ParamGroup& group = *state_.groups()[i];
+    groups.push_back({.layout = layout_of(group),
+                      .states = {{"model", group.master_shard()},
+                                 {"exp_avg", optimizer_.exp_avg[i]},
+                                 {"exp_avg_sq", optimizer_.exp_avg_sq[i]}}});
+    if (!optimizer_.ema.empty()) groups.back().states.emplace_back("ema", optimizer_.ema[i]);
+  }
+  const checkpoint::TrainingState state{.step = optimizer_.step_count(),
+                                        .samples_seen = samples_seen,
+                                        .run_id = run_id_,
+                                        .config = to_toml(config_),
+                                        .model_path = base_model_.string(),
+                                        .extra = {{"data_fingerprint", data_fingerprint}}};
+  const bool sharded = state_.groups()[0]->is_sharded();
+  checkpoint::save_training_checkpoint({.folder = folder_,
+                                        .rank = ranks_.rank(),
+                                        .num_shards = sharded ? ranks_.world_size() : 1,
+                                        .keep = config_.checkpoint.keep},
+                                       groups, state, [this](bool ok) { return agree(ok); });
+  return checkpoint::step_folder_name(state.step);
+}
+
+std::optional<RunCheckpoints::Position> RunCheckpoints::load_latest() {
+  const auto newest = checkpoint::latest_checkpoint(folder_);
+  if (!newest) return {};
+  const auto saved = checkpoint::TrainingCheckpoint::open(*newest);
+  std::vector<checkpoint::GroupLayout::Entry> wanted;
+  for (const auto& group : state_.groups()) {
+    const auto entries = layout_of(*group).entries;
+    wanted.insert(wanted.end(), entries.begin(), entries.end());
+  }
+  saved.require_parameters(wanted);
+
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < state_.groups().size(); ++i) {
+    const fsdp::ParamGroup& group = *state_.groups()[i];
+    const auto read = [&](const char* name, const at::Tensor& into) {
+      into.copy_(saved.read_flat(name, layout_of(group), group.shard_begin(),
+                                 group.shard_begin() + group.shard_numel()));
+    };
+    read("model", group.master_shard());
+    read("exp_avg", optimizer_.exp_avg[i]);
+    read("exp_avg_sq", optimizer_.exp_avg_sq[i]);
+    if (optimizer_.ema.empty()) continue;
+    const bool has_ema = saved.has("ema", group.parameters()[0]->name);
+    read(has_ema ? "ema" : "model", optimizer_.ema[i]);
+  }
+  optimizer_.set_step_count(saved.state().step);
+  run_id_ = saved.state().run_id;
+  return Position{.samples_seen = saved.state().samples_seen,
+                  .data_fingerprint = saved.state().extra.value("data_fingerprint", uint64_t{0})};
+}
+
+void RunCheckpoints::require_none() const {
+  const auto newest = checkpoint::latest_checkpoint(folder_);
+  if (newest) {
+    throw ConfigError(
+        "{} holds a checkpoint of an earlier run: go on from it with --resume auto, or give run.output_dir "
+        "another folder",
+        newest->string());
+  }
+}
+
+}  // namespace flowshard::training

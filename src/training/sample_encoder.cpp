@@ -1,0 +1,71 @@
+#include "training/sample_encoder.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "flow_matching/latents.h"
+#include "flow_matching/loss.h"
+
+namespace flowshard::training {
+
+SampleEncoder::SampleEncoder(const ModelFolder& folder, const TrainConfig& config, at::TensorOptions options)
+    : config_(config),
+      options_(options),
+      conditioner_(folder, options),
+      autoencoder_config_(models::AutoencoderConfig::from_file(folder.part("vae") / "config.json")),
+      autoencoder_(load_autoencoder(folder, options)) {}
+
+EncodedBatch SampleEncoder::encode(const dataset::Batch& batch) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> txt, y;
+  for (size_t i = 0; i < batch.captions.size(); ++i) {
+    const flow_matching::SampleKey key = {static_cast<uint64_t>(batch.sample_ids[i]),
+                                          static_cast<uint64_t>(batch.epochs[i])};
+    const auto seed = flow_matching::sample_seed(static_cast<uint64_t>(config_.run.seed), key,
+                                                 flow_matching::Purpose::kCaptionDropout);
+    // 53 random bits make a double in [0, 1).
+    const bool dropped = static_cast<double>(seed >> 11) * 0x1p-53 < config_.text.caption_dropout;
+    const Conditioning conditioning = encode_caption(dropped ? "" : batch.captions[i]);
+    txt.push_back(conditioning.txt);
+    y.push_back(conditioning.y);
+  }
+  return {.x0 = at::stack(encode_images(batch)), .txt = at::cat(txt), .y = at::cat(y)};
+}
+
+std::vector<at::Tensor> SampleEncoder::encode_images(const dataset::Batch& batch) {
+  std::vector<at::Tensor> result(batch.sample_ids.size());
+  std::vector<int64_t> missing;
+  for (size_t i = 0; i < result.size(); ++i) {
+    const auto found = latents_.find(batch.sample_ids[i]);
+    if (found != latents_.end()) {
+      result[i] = found->second;
+    } else {
+      missing.push_back(static_cast<int64_t>(i));
+    }
+  }
+  if (missing.empty()) return result;
+
+  const auto size = static_cast<int64_t>(result.size());
+  const at::Tensor pixels = at::from_blob(const_cast<uint8_t*>(batch.pixels.data()),
+                                          {size, config_.data.height, config_.data.width, 3}, at::kByte);
+  const at::Tensor chosen = pixels.index_select(0, at::tensor(missing, at::kLong)).to(options_.device());
+  const at::Tensor images = chosen.permute({0, 3, 1, 2}).to(options_.dtype()) / 127.5 - 1;
+  const at::Tensor mean = autoencoder_->encode(images).mean.to(at::kFloat);
+  const at::Tensor tokens =
+      flow_matching::pack((mean - autoencoder_config_.shift_factor) * autoencoder_config_.scaling_factor);
+  for (size_t j = 0; j < missing.size(); ++j) {
+    const auto i = static_cast<size_t>(missing[j]);
+    result[i] = tokens[static_cast<int64_t>(j)];
+    if (config_.data.cache_in_memory) latents_[batch.sample_ids[i]] = result[i].clone();
+  }
+  return result;
+}
+
+Conditioning SampleEncoder::encode_caption(const std::string& caption) {
+  const auto found = conditionings_.find(caption);
+  if (found != conditionings_.end()) return found->second;
+  Conditioning conditioning = conditioner_.encode(caption, config_.text.max_sequence_length);
+  if (config_.data.cache_in_memory) conditionings_[caption] = conditioning;
+  return conditioning;
+}
+
+}  // namespace flowshard::training

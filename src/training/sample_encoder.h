@@ -1,0 +1,49 @@
+// From a batch of pictures and captions to what the transformer trains on, with the frozen encoders.
+// Shapes: B batch, L image tokens, C channels of a token, T text tokens.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "dataset/dataset.h"
+#include "model_folder/model_folder.h"
+#include "model_folder/text_conditioning.h"
+#include "training/train_config.h"
+
+namespace flowshard::training {
+
+struct EncodedBatch {
+  at::Tensor x0;   // [B, L, C] fp32, packed latents: (posterior mean - shift) * scale
+  at::Tensor txt;  // [B, T, context_in_dim]
+  at::Tensor y;    // [B, vec_in_dim]
+};
+
+class SampleEncoder {
+ public:
+  /// Loads text encoders and autoencoder. With data.cache_in_memory what was encoded once is kept.
+  SampleEncoder(const ModelFolder& folder, const TrainConfig& config, at::TensorOptions options);
+
+  /// A caption is dropped (encoded as "") by a draw of (run.seed, sample id, epoch) alone.
+  EncodedBatch encode(const dataset::Batch& batch);
+
+  const TextConditioner& conditioner() const { return conditioner_; }
+  const models::AutoencoderConfig& autoencoder_config() const { return autoencoder_config_; }
+
+ private:
+  std::vector<at::Tensor> encode_images(const dataset::Batch& batch);
+  Conditioning encode_caption(const std::string& caption);
+
+  TrainConfig config_;
+  at::TensorOptions options_;
+  TextConditioner conditioner_;
+  models::AutoencoderConfig autoencoder_config_;
+  std::unique_ptr<models::Autoencoder> autoencoder_;
+  std::unordered_map<int64_t, at::Tensor> latents_;              // by sample id
+  std::unordered_map<std::string, Conditioning> conditionings_;  // by caption
+};
+
+}  // namespace flowshard::training

@@ -1,0 +1,20 @@
+// The training run of one rank: data, encoders, sharded transformer, optimizer, records, checkpoints.
+#pragma once
+
+#include "distributed/environment.h"
+#include "training/train_config.h"
+
+namespace flowshard::training {
+
+/// Where a run starts from.
+enum class Resume {
+  kNever,  // from step 0; an output folder that holds checkpoints is an error
+  kAuto,   // from the newest complete checkpoint of the output folder, if there is one
+};
+
+/// Trains to config.train.steps and writes metrics.jsonl and checkpoints under run.output_dir. Every rank of
+/// the job calls it. Wrong input is a ConfigError before anything is written; an error later leaves whole
+/// checkpoints only.
+void train(const TrainConfig& config, const distributed::Environment& environment, Resume resume);
+
+}  // namespace flowshard::training

@@ -1,0 +1,133 @@
+"""Whole images of `flowshard generate` against the diffusers pipeline with the same weights and seed."""
+import json
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_flux import make_tiny_flux
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FLOWSHARD = ROOT / "build/release/flowshard"
+
+
+def generate(*args):
+    return subprocess.run([FLOWSHARD, "generate", *map(str, args)], capture_output=True, text=True, timeout=300)
+
+
+def pixels(path):
+    return np.asarray(Image.open(path).convert("RGB")).astype(int)
+
+
+def reference(pipeline, prompt, seed, **options):
+    generator = torch.Generator("cpu").manual_seed(seed)
+    image = pipeline(prompt, generator=generator, output_type="pil", **options).images[0]
+    return np.asarray(image).astype(int)
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "dev"
+    return folder, make_tiny_flux(folder, seed=1)
+
+
+@pytest.fixture(scope="module")
+def schnell(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "schnell"
+    return folder, make_tiny_flux(folder, seed=2, guidance_embeds=False, levels=3, dynamic_shifting=False)
+
+
+@pytest.mark.parametrize("height,width,steps,guidance", [(64, 64, 1, 3.5), (48, 80, 4, 3.5), (96, 32, 7, 1.0),
+                                                         (128, 112, 4, 0.0)])
+def test_image_equals_diffusers(dev, tmp_path, height, width, steps, guidance):
+    folder, pipeline = dev
+    prompt = "a red circle left of a blue square"
+    result = generate("--model", folder, "--prompt", prompt, "--height", height, "--width", width, "--steps", steps,
+                      "--guidance", guidance, "--seed", 11, "--max-sequence-length", 24, "--output", tmp_path / "a.png")
+    assert result.returncode == 0, result.stderr
+    expected = reference(pipeline, prompt, 11, height=height, width=width, num_inference_steps=steps,
+                         guidance_scale=guidance, max_sequence_length=24)
+    got = pixels(tmp_path / "a.png")
+    assert got.shape == expected.shape
+    difference = np.abs(got - expected)
+    assert expected.std() > 5, "the picture must not be flat for the comparison to mean something"
+    assert difference.max() <= 1 and difference.mean() <= 0.01
+
+
+def test_schnell_without_guidance_or_shift(schnell, tmp_path):
+    folder, pipeline = schnell
+    result = generate("--model", folder, "--prompt", "a green triangle", "--height", 40, "--width", 64, "--steps", 4,
+                      "--seed", 3, "--max-sequence-length", 16, "--output", tmp_path / "a.png")
+    assert result.returncode == 0, result.stderr
+    expected = reference(pipeline, "a green triangle", 3, height=40, width=64, num_inference_steps=4,
+                         max_sequence_length=16)
+    assert np.abs(pixels(tmp_path / "a.png") - expected).max() <= 1
+
+
+def test_true_cfg_with_a_negative_prompt(dev, tmp_path):
+    folder, pipeline = dev
+    common = ["--model", folder, "--prompt", "a white square", "--height", 64, "--width", 48, "--steps", 4, "--seed", 5,
+              "--max-sequence-length", 16]
+    result = generate(*common, "--negative-prompt", "a black circle", "--true-cfg-scale", 2.5, "--output",
+                      tmp_path / "a.png")
+    assert result.returncode == 0, result.stderr
+    expected = reference(pipeline, "a white square", 5, height=64, width=48, num_inference_steps=4,
+                         max_sequence_length=16, negative_prompt="a black circle", true_cfg_scale=2.5)
+    assert np.abs(pixels(tmp_path / "a.png") - expected).max() <= 1
+    plain = generate(*common, "--output", tmp_path / "b.png")
+    assert plain.returncode == 0
+    assert np.abs(pixels(tmp_path / "b.png") - expected).max() > 1, "guidance must matter"
+
+
+def test_several_images_are_those_of_the_following_seeds_made_alone(dev, tmp_path):
+    folder, pipeline = dev
+    common = ["--model", folder, "--prompt", "a cyan circle", "--height", 32, "--width", 32, "--steps", 2,
+              "--max-sequence-length", 16]
+    assert generate(*common, "--seed", 7, "--num-images", 3, "--output", tmp_path / "many.png").returncode == 0
+    for i in range(3):
+        assert generate(*common, "--seed", 7 + i, "--output", tmp_path / f"alone{i}.png").returncode == 0
+        assert (tmp_path / f"many_{i}.png").read_bytes() == (tmp_path / f"alone{i}.png").read_bytes()
+        expected = reference(pipeline, "a cyan circle", 7 + i, height=32, width=32, num_inference_steps=2,
+                             max_sequence_length=16)
+        assert np.abs(pixels(tmp_path / f"alone{i}.png") - expected).max() <= 1
+    assert not (tmp_path / "many.png").exists()
+
+
+def test_prompts_file_gives_each_line_its_own_options(dev, tmp_path):
+    folder, _ = dev
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a red circle", "seed": 4}\n\n'
+                                      '{"prompt": "a blue square", "seed": 9, "steps": 1, "width": 48, "mine": [1]}\n')
+    common = ["--model", folder, "--height", 32, "--width", 32, "--steps", 2, "--max-sequence-length", 16]
+    result = generate(*common, "--prompts", tmp_path / "p.jsonl", "--output", tmp_path / "out", "--json")
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["seed"] for line in lines] == [4, 9]
+    assert pixels(tmp_path / "out/00001.png").shape == (32, 48, 3)
+    assert generate(*common, "--prompt", "a red circle", "--seed", 4, "--output", tmp_path / "a.png").returncode == 0
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "out/00000.png").read_bytes()
+
+
+def test_odd_sizes_round_down_with_a_word_on_stderr(dev, tmp_path):
+    folder, _ = dev
+    result = generate("--model", folder, "--prompt", "x", "--height", 50, "--width", 33, "--steps", 1,
+                      "--max-sequence-length", 16, "--output", tmp_path / "a.png")
+    assert result.returncode == 0
+    assert "50x33" in result.stderr and "48x32" in result.stderr
+    assert pixels(tmp_path / "a.png").shape == (48, 32, 3)
+
+
+@pytest.mark.parametrize("args,words", [
+    (["--height", 15], "height is 15"), (["--width", 100000], "width is 100000"), (["--steps", 0], "steps is 0"),
+    (["--max-sequence-length", 0], "max sequence length is 0"), (["--num-images", 0], "--num-images"),
+    (["--guidance", "nan"], "guidance"), (["--device", "tpu"], "tpu"), (["--output", "a.bmp"], ".png"),
+    (["--model", "no/such/folder"], "no/such/folder"),
+])
+def test_impossible_requests_are_refused_before_any_work(dev, tmp_path, args, words):
+    folder, _ = dev
+    options = {"--model": folder, "--prompt": "x", "--output": tmp_path / "a.png", args[0]: args[1]}
+    result = generate(*[word for pair in options.items() for word in pair])
+    assert result.returncode == 2
+    assert words in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
