@@ -63,8 +63,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   flowshard::apps::add_dataset(app);
   flowshard::apps::add_eval(app);
-  flowshard::apps::add_launch(app, flowshard::apps::take_command_of_ranks(argc, argv));
   flowshard::apps::add_generate(app);
+  flowshard::apps::add_launch(app, flowshard::apps::take_command_of_ranks(argc, argv));
   flowshard::apps::add_train(app);
   try {
     app.parse(argc, argv);

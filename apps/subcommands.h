@@ -15,8 +15,8 @@ namespace flowshard::apps {
 
 void add_dataset(CLI::App& app);
 void add_eval(CLI::App& app);
-void add_launch(CLI::App& app, const std::vector<std::string>& command_of_ranks);
 void add_generate(CLI::App& app);
+void add_launch(CLI::App& app, const std::vector<std::string>& command_of_ranks);
 void add_train(CLI::App& app);
 
 /// Of `flowshard launch OPTIONS -- COMMAND...`: cuts off -- and COMMAND, which are not this process's to
