@@ -1,4 +1,5 @@
 // The flowshard program: finds the subcommand and turns errors into one line and an exit code.
+#include <malloc.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -53,9 +54,17 @@ int end_with(ExitCode code) {
   std::_Exit(static_cast<int>(code));
 }
 
+// On a CPU a tensor of some megabytes otherwise goes back to the kernel after each operation, and the next
+// one faults its pages in again: without this, encoding 32 pictures of 64x64 takes 53 ms instead of 33.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc allows
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   std::signal(SIGXFSZ,
               SIG_IGN);  // a file over the limit of `ulimit -f` is an error of the write, not a death
   CLI::App app("Train and serve FLUX.1-dev on many GPUs.", "flowshard");
