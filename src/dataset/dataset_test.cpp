@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "dataset/sample_order.h"
 #include "dataset/tar_writer.h"
+#include "dataset/test_folder.h"
 #include "image/image.h"
 
 namespace flowshard::dataset {
@@ -20,13 +21,6 @@ namespace fs = std::filesystem;
 // Sample i: a 4 x 4 picture of the value i and the caption "sample i".
 class BatchLoaderTest : public testing::Test {
  protected:
-  BatchLoaderTest() {
-    folder_ = fs::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~BatchLoaderTest() override { fs::remove_all(folder_); }
-
   // Shards of 10 samples; `replaced` holds members with other content.
   void write_shards(int num_samples, const std::map<std::string, std::string>& replaced = {}) {
     for (int begin = 0; begin < num_samples; begin += 10) {
@@ -58,7 +52,7 @@ class BatchLoaderTest : public testing::Test {
     return result;
   }
 
-  fs::path folder_;
+  TestFolder folder_;
   DatasetOptions options_;
 };
 

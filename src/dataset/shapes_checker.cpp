@@ -63,32 +63,34 @@ std::vector<int> take_patch(std::vector<int>& colors, int width, int start) {
 }
 
 // Intersection over union of the patch and the shape of the same centroid and area.
-double overlap(const std::vector<bool>& in_patch, int width, const FoundObject& object, Shape shape) {
+double overlap(const std::vector<int>& patch, int width, int height, const FoundObject& object, Shape shape) {
   const ShapeMoments& moments = kMoments.at(static_cast<int>(shape));
   const double radius = std::sqrt(object.num_pixels / moments.area);
   const double centre_y = object.y - radius * moments.centroid_y;
+  const auto covers = [&](int x, int y) {
+    return shape_covers(shape, (x + 0.5 - object.x) / radius, (y + 0.5 - centre_y) / radius);
+  };
   int both = 0;
-  int either = 0;
-  for (int i = 0; i < static_cast<int>(in_patch.size()); ++i) {
-    const bool in_shape = shape_covers(shape, (i % width + 0.5 - object.x) / radius,  //
-                                       (i / width + 0.5 - centre_y) / radius);
-    both += in_shape && in_patch[i];
-    either += in_shape || in_patch[i];
+  for (const int index : patch) both += covers(index % width, index / width);
+  int in_shape = 0;
+  const auto reach = static_cast<int>(radius) + 2;
+  for (int y = std::max(0, int(centre_y) - reach); y < std::min(height, int(centre_y) + reach); ++y) {
+    for (int x = std::max(0, int(object.x) - reach); x < std::min(width, int(object.x) + reach); ++x) {
+      in_shape += covers(x, y);
+    }
   }
-  return static_cast<double>(both) / either;
+  return static_cast<double>(both) / (in_shape + object.num_pixels - both);
 }
 
-FoundObject describe(const std::vector<int>& patch, int width, size_t num_image_pixels, int color) {
+FoundObject describe(const std::vector<int>& patch, int width, int height, int color) {
   FoundObject object{.color = color, .num_pixels = static_cast<int>(patch.size())};
-  std::vector<bool> in_patch(num_image_pixels);
   for (const int index : patch) {
-    in_patch[index] = true;
     object.x += (index % width + 0.5) / static_cast<double>(patch.size());
     object.y += (index / width + 0.5) / static_cast<double>(patch.size());
   }
   double best = -1;
   for (const Shape shape : {Shape::kCircle, Shape::kSquare, Shape::kTriangle}) {
-    const double value = overlap(in_patch, width, object, shape);
+    const double value = overlap(patch, width, height, object, shape);
     if (value > best) {
       best = value;
       object.shape = shape;
@@ -135,7 +137,7 @@ std::vector<FoundObject> find_objects(const image::Image& image) {
     const int color = colors[i];
     if (color == kBackgroundColor) continue;
     const std::vector<int> patch = take_patch(colors, image.width, i);
-    if (patch.size() >= kMinPixels) objects.push_back(describe(patch, image.width, colors.size(), color));
+    if (patch.size() >= kMinPixels) objects.push_back(describe(patch, image.width, image.height, color));
   }
   std::stable_sort(objects.begin(), objects.end(),
                    [](const FoundObject& a, const FoundObject& b) { return a.num_pixels > b.num_pixels; });

@@ -20,7 +20,7 @@ Scene pair(Relation relation) {
 }
 
 TEST(ShapesChecker, EveryTruePictureIsRight) {
-  for (uint64_t i = 0; i < 2500; ++i) {
+  for (uint64_t i = 0; i < 2000; ++i) {
     const Scene scene = training_scene(11, i);
     if (scene.objects.size() == 1) {
       const SingleVerdict verdict = judge_single(draw(scene), scene.objects[0]);
@@ -65,7 +65,7 @@ TEST(ShapesChecker, AnotherColourShapeOrPlaceIsWrong) {
 
 TEST(ShapesChecker, BlurAndNoiseOfAnAutoencoderDoNotMatter) {
   RandomStream random(1, 1);
-  for (uint64_t i = 0; i < 300; ++i) {
+  for (uint64_t i = 0; i < 100; ++i) {
     const Scene scene = training_scene(12, i);
     const image::Image sharp = draw(scene);
     image::Image image = sharp;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "dataset/shapes_prompts.h"
+#include "dataset/test_folder.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -15,12 +16,6 @@ namespace fs = std::filesystem;
 
 class ShapesDataset : public testing::Test {
  protected:
-  ShapesDataset() {
-    folder_ = fs::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(folder_);
-  }
-  ~ShapesDataset() override { fs::remove_all(folder_); }
-
   ShapesDatasetOptions options(const char* name) const {
     return {.output = folder_ / name, .num_samples = 50, .samples_per_shard = 20};
   }
@@ -30,7 +25,7 @@ class ShapesDataset : public testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  fs::path folder_;
+  TestFolder folder_;
 };
 
 TEST_F(ShapesDataset, TheSameOptionsGiveTheSameBytes) {
@@ -72,7 +67,6 @@ TEST_F(ShapesDataset, PromptsAreReadBackAsWritten) {
 }
 
 TEST_F(ShapesDataset, ABadPromptLineIsNamed) {
-  fs::create_directories(folder_);
   const auto message = [&](const std::string& text) -> std::string {
     std::ofstream(folder_ / "p.jsonl") << text;
     try {

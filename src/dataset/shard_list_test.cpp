@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "dataset/test_folder.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -37,8 +38,7 @@ TEST(ShardList, MalformedPatternsAreNamed) {
 }
 
 TEST(ShardList, AllMissingShardsAreNamedAtOnce) {
-  const fs::path folder = fs::path(testing::TempDir()) / "shard_list";
-  fs::create_directories(folder);
+  const TestFolder folder;
   std::ofstream(folder / "0.tar") << "x";
   const std::string prefix = (folder / "").string();
   EXPECT_NO_THROW(require_shards(expand_shards({prefix + "0.tar"})));
@@ -56,7 +56,6 @@ TEST(ShardList, AllMissingShardsAreNamedAtOnce) {
               require_shards({folder / "0.tar", folder / "./0.tar"});
             }).find("twice"),
             std::string::npos);
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "dataset/tar_writer.h"
+#include "dataset/test_folder.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -19,13 +20,6 @@ using Members = std::vector<std::pair<std::string, std::string>>;  // name, cont
 
 class WebDatasetTest : public testing::Test {
  protected:
-  WebDatasetTest() {
-    folder_ = fs::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~WebDatasetTest() override { fs::remove_all(folder_); }
-
   fs::path write(const std::string& name, const Members& members) const {
     TarWriter tar(folder_ / name);
     for (const auto& [member, content] : members) tar.add(member, content);
@@ -44,7 +38,7 @@ class WebDatasetTest : public testing::Test {
                        [&](const std::string& problem) { return problem.find(text) != std::string::npos; });
   }
 
-  fs::path folder_;
+  TestFolder folder_;
 };
 
 using Keys = std::vector<std::string>;
