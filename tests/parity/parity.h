@@ -22,6 +22,8 @@ struct Result {
   checkpoint::Metadata metadata;
 };
 
+Result dataset_batches(const Request& request);
+Result image_decode(const Request& request);
 Result safetensors_check(const Request& request);
 Result safetensors_copy(const Request& request);
 Result clip(const Request& request);

@@ -8,6 +8,8 @@ namespace flowshard::parity {
 namespace {
 
 const std::map<std::string, Result (*)(const Request&)> kSubcommands = {
+    {"dataset-batches", dataset_batches},
+    {"image-decode", image_decode},
     {"safetensors-check", safetensors_check},
     {"safetensors-copy", safetensors_copy},
     {"clip", clip},
