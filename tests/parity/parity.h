@@ -32,5 +32,6 @@ Result t5_buckets(const Request& request);
 Result vae_encode(const Request& request);
 Result vae_decode(const Request& request);
 Result transformer(const Request& request);
+Result schedule(const Request& request);
 
 }  // namespace flowshard::parity

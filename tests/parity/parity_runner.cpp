@@ -18,6 +18,7 @@ const std::map<std::string, Result (*)(const Request&)> kSubcommands = {
     {"vae-encode", vae_encode},
     {"vae-decode", vae_decode},
     {"transformer", transformer},
+    {"schedule", schedule},
 };
 
 void run(const std::vector<std::string>& words) {

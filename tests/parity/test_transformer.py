@@ -1,8 +1,11 @@
 """The transformer, block by block, against diffusers on random tiny configurations, and its training gradients."""
+import pathlib
+
 import pytest
 import torch
 from conftest import relative_error
 from diffusers import FluxTransformer2DModel
+from safetensors.torch import load_file
 
 CONFIGS = {
     "dev": dict(num_layers=2, num_single_layers=3, attention_head_dim=16, num_attention_heads=3, joint_attention_dim=24,
@@ -103,3 +106,12 @@ def test_bf16_stays_near_fp32(run, tmp_path):
     distance = float((bf16 - exact).norm() / exact.norm())
     print(f"bf16 relative distance {distance:.4f}")
     assert distance < 0.03
+
+
+def test_golden_data(run):
+    """The same numbers whatever version of diffusers is installed (made by make_golden.py)."""
+    folder = pathlib.Path(__file__).parent / "data/golden_transformer"
+    expected = load_file(folder / "outputs.st")
+    got = run("transformer", folder, inputs=load_file(folder / "inputs.st"))
+    assert got.keys() == expected.keys()
+    assert max(relative_error(got[key], expected[key]) for key in expected) < 1e-5
