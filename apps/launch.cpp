@@ -92,7 +92,7 @@ void add_launch(CLI::App& app, const std::vector<std::string>& command) {
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   launch->add_option("--grace", arguments->grace_seconds, "Seconds from SIGTERM to SIGKILL")
-      ->check(CLI::Range(0, 86400))
+      ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   launch->prefix_command();  // without --, what follows the options is the command
   launch->footer(kFooter);

@@ -13,5 +13,7 @@ step "unit tests"
 ctest --test-dir build/release --output-on-failure
 step "parity with the reference packages"
 "$env_dir/bin/python" -m pytest -q tests/parity
+step "ranks as processes"
+"$env_dir/bin/python" -m pytest -q tests/distributed
 step "end to end"
 "$env_dir/bin/python" -m pytest -q tests/end_to_end

@@ -9,8 +9,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <thread>
 
 #include "core/error.h"
@@ -103,6 +106,19 @@ std::string reachable_address(const std::string& address, bool several_hosts) {
     }
   }
   return address;
+}
+
+std::vector<std::string> chosen_interfaces() {
+  const char* variable = std::getenv("GLOO_SOCKET_IFNAME");
+  std::istringstream text(variable ? variable : "");
+  std::vector<std::string> names;
+  for (std::string name; std::getline(text, name, ',');) {
+    if (if_nametoindex(name.c_str()) == 0) {
+      throw ConfigError("GLOO_SOCKET_IFNAME={}: this host has no network interface '{}'", variable, name);
+    }
+    names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace flowshard::distributed

@@ -100,7 +100,7 @@ void BackendGroup::guarded(const std::string& operation, Clock::time_point start
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   std::string blame;
   if (!std::exchange(failure_reported_, true)) {
-    blame = "; " + report_failure(options_.store, options_.rank, options_.world_size, kReportLimit);
+    blame = "; " + report_failure(options_, kReportLimit);
   }
   throw CommError("rank {} of {}: {} failed after {:.1f} s (timeout {} s): {}{}", options_.rank,
                   options_.world_size, operation, seconds, options_.timeout.count() / 1000, reason, blame);

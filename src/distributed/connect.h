@@ -13,7 +13,8 @@ struct GroupOptions {
   int world_size = 1;
   at::Device device = at::kCPU;
   std::chrono::milliseconds timeout{0};
-  std::string local_address;  // Gloo listens here
+  std::string local_address;           // Gloo listens here
+  std::string store_owner = "rank 0";  // for messages
 };
 
 /// Gloo on a CPU, NCCL on a GPU. Throws CommError when the ranks are not connected after the timeout.

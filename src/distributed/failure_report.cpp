@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distributed/bounded.h"
+#include "distributed/quiet.h"
 
 namespace flowshard::distributed {
 
@@ -43,18 +44,19 @@ void watch(c10d::Store& store, int rank, int world_size, Clock::time_point deadl
 
 }  // namespace
 
-std::string report_failure(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
-                           std::chrono::milliseconds limit) {
+std::string report_failure(const GroupOptions& group, std::chrono::milliseconds limit) {
+  QuietLog().keep();  // the store may be gone, and the job is over
   const auto silent = std::make_shared<Silent>();
   const auto deadline = Clock::now() + limit;
   try {
-    run_bounded(limit, [=] { watch(*store, rank, world_size, deadline, *silent); });
+    run_bounded(limit, [store = group.store, rank = group.rank, world_size = group.world_size, deadline,
+                        silent] { watch(*store, rank, world_size, deadline, *silent); });
   } catch (const std::exception&) {
     // The store is gone: its host went down after or with the failure. What was seen until then is reported.
   }
   const std::lock_guard lock(silent->mutex);
   if (!silent->store_answered) {
-    return "no sign of rank 0, which holds the store";
+    return fmt::format("no sign of {}, which holds the store", group.store_owner);
   }
   return silent->ranks.empty() ? "every other rank reports the failure too"
                                : fmt::format("no sign of rank{} {}", silent->ranks.size() == 1 ? "" : "s",

@@ -4,14 +4,13 @@
 
 #include <chrono>
 #include <string>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "distributed/connect.h"
 namespace flowshard::distributed {
 
 /// Tells the others that this rank has seen a failure, waits at most `limit` for the others to say the same,
 /// and returns words about those that did not, such as "no sign of rank 2". Never throws, never blocks
 /// longer.
-std::string report_failure(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
-                           std::chrono::milliseconds limit);
+std::string report_failure(const GroupOptions& group, std::chrono::milliseconds limit);
 
 }  // namespace flowshard::distributed

@@ -4,20 +4,23 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "core/error.h"
+#include "distributed/address.h"
 #include "distributed/backend_group.h"
 
 namespace flowshard::distributed {
 
 namespace {
 
-// Gloo's own deadline of an operation comes first; this only guards against a lost wake-up.
+// Of the operations that Gloo's threads run: their own deadline comes first, this guards against a lost
+// wake-up.
 constexpr std::chrono::milliseconds kWaitGrace(5000);
 constexpr int kTags = 1 << 30;
 
 // The messages of one collective, and what is to be done when all have arrived.
 class Exchange : public Work {
  public:
-  Exchange(BackendGroup& group, std::string operation) : group_(group), operation_(std::move(operation)) {}
+  Exchange(BackendGroup& group, std::string operation, std::chrono::milliseconds timeout)
+      : group_(group), operation_(std::move(operation)), timeout_(timeout) {}
   ~Exchange() override {
     // Abandoned: the transport may still read and write the tensors. Let them live until the process ends.
     for (BackendGroup::Pending& message : messages) {
@@ -25,9 +28,11 @@ class Exchange : public Work {
     }
   }
   void wait() override {
-    group_.guarded(operation_, start_, [this] {
+    const auto deadline = Clock::now() + timeout_;
+    group_.guarded(operation_, start_, [&] {
       while (!messages.empty()) {
-        group_.finish(*messages.back());
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+        messages.back()->wait(std::max(left, std::chrono::milliseconds(1)));
         messages.pop_back();
       }
     });
@@ -42,6 +47,7 @@ class Exchange : public Work {
  private:
   BackendGroup& group_;
   std::string operation_;
+  std::chrono::milliseconds timeout_;
   Clock::time_point start_ = Clock::now();
 };
 
@@ -96,7 +102,7 @@ class GlooGroup : public BackendGroup {
   std::unique_ptr<Exchange> exchange(const std::string& operation,
                                      const std::function<at::Tensor(int to)>& outgoing,
                                      const std::function<at::Tensor(int from)>& incoming) {
-    auto work = std::make_unique<Exchange>(*this, operation);
+    auto work = std::make_unique<Exchange>(*this, operation, options().timeout);
     const int tag = tag_ = (tag_ + 1) % kTags;
     guarded(operation, Clock::now(), [&] {
       for (int distance = 1; distance < world_size(); ++distance) {
@@ -117,20 +123,12 @@ class GlooGroup : public BackendGroup {
 // GLOO_SOCKET_IFNAME, or else the address on the route to rank 0: a host's own name often stands for
 // 127.0.1.1.
 std::vector<std::shared_ptr<gloo::transport::Device>> devices_of(const GroupOptions& options) {
-  using c10d::ProcessGroupGloo;
-  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
-  if (!interfaces || !*interfaces) {
-    return {ProcessGroupGloo::createDeviceForHostname(options.local_address)};
-  }
   std::vector<std::shared_ptr<gloo::transport::Device>> devices;
-  std::istringstream names(interfaces);
-  for (std::string name; std::getline(names, name, ',');) {
-    try {
-      devices.push_back(ProcessGroupGloo::createDeviceForInterface(name));
-    } catch (const std::exception& error) {
-      throw ConfigError("GLOO_SOCKET_IFNAME={}: the network interface '{}' cannot be used: {}", interfaces,
-                        name, first_line(error.what()));
-    }
+  for (const std::string& name : chosen_interfaces()) {
+    devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+  }
+  if (devices.empty()) {
+    devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.local_address));
   }
   return devices;
 }

@@ -154,6 +154,7 @@ Meeting meet(const Environment& environment, milliseconds timeout) {
   const std::string where = fmt::format("rank {} of {}: rendezvous at {}:{} (timeout {} s)", environment.rank,
                                         environment.world_size, environment.master_addr,
                                         environment.master_port, timeout.count() / 1000);
+  const char* owner = environment.use_agent_store ? "the launcher" : "rank 0";
   const auto meeting = std::make_shared<Meeting>();
   const auto deadline = Clock::now() + timeout;
   try {
@@ -164,16 +165,16 @@ Meeting meet(const Environment& environment, milliseconds timeout) {
           meeting->store = c10::make_intrusive<c10d::PrefixStore>(attempt, store);
         });
     if (!ended) {
-      throw CommError("rank 0's store does not answer");
+      throw CommError("the store of {} does not answer", owner);
     }
   } catch (const CommError& error) {
     throw CommError("{}: {}", where, error.what());
   } catch (const std::exception& error) {
     const std::string reason(first_line(error.what()));
     throw CommError("{}: {}", where,
-                    reason.find("EADDRINUSE") == std::string::npos
-                        ? reason
-                        : fmt::format("port {} is taken on this host", environment.master_port));
+                    reason.find("EADDRINUSE") != std::string::npos
+                        ? fmt::format("port {} is taken on this host", environment.master_port)
+                        : fmt::format("the store of {} is lost: {}", owner, reason));
   }
   return std::move(*meeting);
 }
