@@ -125,7 +125,7 @@ class TarReader {
     Member member{.name = name, .is_file = archive_entry_filetype(entry) == AE_IFREG, .range = {}};
     member.range.offset = archive_filter_bytes(archive_.get(), 0);
     member.range.size_bytes = archive_entry_size(entry);
-    if (member.range.offset + member.range.size_bytes > size_bytes_) {
+    if (member.range.size_bytes > size_bytes_ - member.range.offset) {
       return damaged(fmt::format("the file is cut inside {}", member.name));
     }
     sound_bytes_ = member.range.offset + member.range.size_bytes;

@@ -15,7 +15,8 @@
 namespace flowshard::dataset {
 namespace {
 
-constexpr int64_t kMaxCaptionBytes = 1 << 20;
+constexpr int64_t kMaxImageBytes = int64_t{1} << 30;
+constexpr int64_t kMaxCaptionBytes = int64_t{1} << 20;
 
 std::vector<ShardIndex> index_shards(const std::vector<std::filesystem::path>& shards, int num_threads) {
   std::vector<ShardIndex> indexes(shards.size());
@@ -85,8 +86,15 @@ void WebDataset::read(int64_t sample, const FileRange& range, void* target) cons
   }
 }
 
+void WebDataset::limit_size(int64_t sample, const FileRange& range, int64_t limit, const char* what) const {
+  if (range.size_bytes <= limit) return;
+  throw DataError("{}: a {} of {} bytes is above the limit of {}", name(sample), what, range.size_bytes,
+                  limit);
+}
+
 std::vector<uint8_t> WebDataset::read_image(int64_t sample) const {
   const FileRange& range = entry(sample).image;
+  limit_size(sample, range, kMaxImageBytes, "picture");
   std::vector<uint8_t> bytes(range.size_bytes);
   read(sample, range, bytes.data());
   return bytes;
@@ -94,10 +102,7 @@ std::vector<uint8_t> WebDataset::read_image(int64_t sample) const {
 
 std::string WebDataset::read_caption(int64_t sample) const {
   const FileRange& range = entry(sample).caption;
-  if (range.size_bytes > kMaxCaptionBytes) {
-    throw DataError("{}: a caption of {} bytes is above the limit of {}", name(sample), range.size_bytes,
-                    kMaxCaptionBytes);
-  }
+  limit_size(sample, range, kMaxCaptionBytes, "caption");
   std::string text(range.size_bytes, '\0');
   read(sample, range, text.data());
   return text;

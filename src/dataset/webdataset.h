@@ -49,7 +49,8 @@ class WebDataset {
   /// "shapes-000003.tar:000003141"
   std::string name(int64_t sample) const;
 
-  /// Both throw DataError, which names the sample, if it cannot be read.
+  /// Both throw DataError, which names the sample, if it cannot be read, or for a picture above 1 GiB or a
+  /// caption above 1 MiB.
   std::vector<uint8_t> read_image(int64_t sample) const;
   std::string read_caption(int64_t sample) const;
 
@@ -64,6 +65,7 @@ class WebDataset {
  private:
   size_t shard_of(int64_t sample) const;
   const SampleEntry& entry(int64_t sample) const;
+  void limit_size(int64_t sample, const FileRange& range, int64_t limit, const char* what) const;
   void read(int64_t sample, const FileRange& range, void* target) const;
 
   std::vector<std::filesystem::path> shards_;

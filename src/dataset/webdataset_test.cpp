@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <memory>
+#include <random>
 
 #include "core/error.h"
 #include "dataset/tar_writer.h"
@@ -204,12 +206,45 @@ TEST_F(WebDatasetTest, AShardThatShrinksIsADataError) {
   EXPECT_THROW(data.read_image(0), DataError);
 }
 
+TEST_F(WebDatasetTest, AnEndlessCaptionIsADataError) {
+  const WebDataset data({write("a.tar", {{"0.png", "p"}, {"0.txt", std::string((1 << 20) + 1, 'x')}})}, 1, 0);
+  EXPECT_THROW(data.read_caption(0), DataError);
+}
+
 TEST_F(WebDatasetTest, TheFingerprintTellsDataSetsApart) {
   const uint64_t first = WebDataset({write("a.tar", kThree)}, 1, 0).fingerprint();
   EXPECT_EQ(WebDataset({folder_ / "a.tar"}, 2, 0).fingerprint(), first);
   Members longer = kThree;
   longer[1].second = "another caption";
   EXPECT_NE(WebDataset({write("a.tar", longer)}, 1, 0).fingerprint(), first);
+}
+
+TEST_F(WebDatasetTest, ChangedBytesGiveAnIndexInsideTheFile) {
+  const fs::path path = write("a.tar", kThree);
+  std::ifstream file(path, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  std::mt19937 random(1);
+  for (int i = 0; i < 500; ++i) {
+    std::string bytes = whole;
+    for (int change = 0; change < 3; ++change) {
+      // In a header, whose checksum is made right again: the number alone lies.
+      const size_t header = random() % kThree.size() * 1024;
+      bytes[header + random() % 257] = static_cast<char>(random());
+      std::fill_n(bytes.begin() + header + 148, 8, ' ');
+      unsigned sum = 0;
+      for (size_t k = 0; k < 512; ++k) sum += static_cast<uint8_t>(bytes[header + k]);
+      fmt::format_to_n(bytes.begin() + header + 148, 7, "{:06o}{}", sum, '\0');
+    }
+    std::ofstream(path, std::ios::binary) << bytes;
+    const ShardIndex index = index_shard(path);
+    for (const SampleEntry& sample : index.samples) {
+      for (const FileRange& range : {sample.image, sample.caption}) {
+        ASSERT_GE(range.offset, 512);
+        ASSERT_GE(range.size_bytes, 0);
+        ASSERT_LE(range.offset + range.size_bytes, static_cast<int64_t>(whole.size()));
+      }
+    }
+  }
 }
 
 }  // namespace

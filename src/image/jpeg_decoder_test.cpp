@@ -5,6 +5,7 @@
 #include <jpeglib.h>
 
 #include <cstdlib>
+#include <random>
 #include <string>
 
 #include "core/error.h"
@@ -214,6 +215,23 @@ TEST(JpegDecoder, ASizeAboveTheLimitIsRefusedFromTheHeader) {  // B032
   for (int i = 0; i < 4; ++i) found[5 + i] = i % 2 == 0 ? 0xff : 0xdc;  // 65500 x 65500
   EXPECT_NE(error_of(bytes).find("65500 x 65500 pixels are above the limit of 178956970"), std::string::npos);
   EXPECT_NE(error_of(encode_jpeg(stored_pixels(1), {}), 799).find("above the limit"), std::string::npos);
+}
+
+TEST(JpegDecoder, ChangedBytesGiveAPictureOrADataError) {
+  const Bytes whole =
+      encode_jpeg(stored_pixels(6), {.width = 20, .height = 40, .exif = exif_with_orientation(6, true)});
+  std::mt19937 random(1);
+  for (int i = 0; i < 3000; ++i) {
+    Bytes bytes = whole;
+    for (int change = 0; change < 3; ++change)
+      bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
+    try {
+      const Image image = decode(bytes, "x", 1'000'000);
+      EXPECT_EQ(image.pixels.size(), size_t{3} * image.width * image.height);
+    } catch (const DataError&) {
+      continue;
+    }
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <png.h>
 #include <zlib.h>
 
+#include <random>
 #include <string>
 
 #include "core/error.h"
@@ -134,6 +135,23 @@ TEST(PngDecoder, CutAndDamagedFilesAreErrors) {
   Bytes damaged = whole;
   damaged[45] ^= 1;  // in the pixel data
   EXPECT_NE(error_of(damaged), "");
+}
+
+TEST(PngDecoder, ChangedBytesGiveAPictureOrADataError) {
+  const Bytes whole =
+      make_png(8, 8, 8, kPalette, Bytes(64, 1), {{"PLTE", {0, 255, 0, 10, 20, 30}}, {"tRNS", {0, 9}}});
+  std::mt19937 random(1);
+  for (int i = 0; i < 3000; ++i) {
+    Bytes bytes = whole;
+    for (int change = 0; change < 3; ++change)
+      bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
+    try {
+      const Image image = decode(bytes, "x", 1'000'000);
+      EXPECT_EQ(image.pixels.size(), size_t{3} * image.width * image.height);
+    } catch (const DataError&) {
+      continue;
+    }
+  }
 }
 
 }  // namespace
