@@ -86,38 +86,57 @@ bool fits(const TensorInfo& stored, const Filling& wanted) {
          at::isFloatingType(stored.dtype) == at::isFloatingType(wanted.destination.scalar_type());
 }
 
+bool scale_fits(const TensorInfo& scale, const Filling& weight) {
+  const int64_t numel = c10::multiply_integers(scale.shape);
+  return at::isFloatingType(scale.dtype) &&
+         (numel == 1 || (!weight.stored_shape.empty() && numel == weight.stored_shape[0] &&
+                         without_ones(scale.shape).size() == 1));
+}
+
 }  // namespace
 
 void fill_parameters(const Weights& weights, const TensorNames& names,
                      const std::vector<NamedTensor>& parameters,
                      const std::vector<std::string>& ignored_keys) {
   const std::vector<Filling> fillings = plan(names, parameters);
+  check_scales(weights);
   std::set<std::string> expected(ignored_keys.begin(), ignored_keys.end()), faulty;
   Mismatch mismatch;
   for (const Filling& filling : fillings) {
     const std::string& key = filling.key;
     expected.insert(key);
-    if (weights.contains(key) && fits(weights.info(key), filling)) continue;
+    const std::string scale = scale_key(weights, key);
+    if (weights.contains(key) && fits(weights.info(key), filling) &&
+        (scale.empty() || scale_fits(weights.info(scale), filling))) {
+      continue;
+    }
     if (!faulty.insert(key).second) continue;  // another part of the same tensor
     if (!weights.contains(key)) {
       mismatch.missing.push_back(key);
       continue;
     }
-    const TensorInfo& info = weights.info(key);
-    mismatch.misshapen.push_back(fmt::format("{}: {} [{}], the model has {} [{}]", in_quotes(key),
+    const std::string& at_fault = fits(weights.info(key), filling) ? scale : key;
+    const TensorInfo& info = weights.info(at_fault);
+    mismatch.misshapen.push_back(fmt::format("{}: {} [{}], the model has {} [{}]", in_quotes(at_fault),
                                              at::toString(info.dtype), fmt::join(info.shape, ", "),
                                              at::toString(filling.destination.scalar_type()),
                                              fmt::join(filling.stored_shape, ", ")));
   }
   for (const std::string& key : weights.keys()) {
-    if (!expected.contains(key)) mismatch.unexpected.push_back(key);
+    if (!expected.contains(key) && !is_quantization_key(key)) mismatch.unexpected.push_back(key);
   }
   mismatch.throw_if_any(weights.source());
 
   const at::NoGradGuard no_grad;
   for (const auto& [key, key_row, destination, stored_shape] : fillings) {
+    if (destination.is_meta()) continue;
     at::Tensor stored = weights.tensor(key).reshape(stored_shape);
     if (stored.dim() > 0) stored = stored.narrow(0, key_row, destination.size(0));
+    if (const std::string scale_name = scale_key(weights, key); !scale_name.empty()) {
+      at::Tensor scale = weights.tensor(scale_name).flatten();
+      if (scale.numel() > 1) scale = scale.narrow(0, key_row, destination.size(0));
+      stored = dequantized(stored, scale);
+    }
     destination.copy_(stored);
   }
 }

@@ -216,52 +216,94 @@ at::Tensor SafetensorsFile::tensor(const std::string& key) const {
       const_cast<std::byte*>(bytes), info.shape, [file = file_](void*) {}, options);
 }
 
-storage::FileDigest write_safetensors(const std::filesystem::path& path,
-                                      const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
-  std::vector<const NamedTensor*> in_order;
-  for (const NamedTensor& named : tensors) in_order.push_back(&named);
-  std::ranges::stable_sort(in_order, std::greater(),
-                           [](const NamedTensor* named) { return named->second.element_size(); });
+std::string safetensors_name(at::ScalarType dtype) {
+  const auto known = std::ranges::find(kDtypeNames, dtype, &DtypeName::dtype);
+  check(known != kDtypeNames.end(), fmt::format("safetensors has no dtype {}", at::toString(dtype)));
+  return known->name;
+}
 
+namespace {
+
+// The header, its length before it.
+std::string header_of(const std::string& path, const std::vector<TensorSpec>& tensors,
+                      const Metadata& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header[kMetadataKey] = metadata;
   int64_t offset = 0;
-  for (const auto* named : in_order) {
-    const auto& [name, tensor] = *named;
-    const auto dtype = std::ranges::find(kDtypeNames, tensor.scalar_type(), &DtypeName::dtype);
-    check(dtype != kDtypeNames.end(), fmt::format("{} has a dtype that safetensors lacks", name));
+  for (const auto& [name, dtype, shape] : tensors) {
     check(!header.contains(name) && name != kMetadataKey, fmt::format("{} is written twice", name));
-    const auto size = static_cast<int64_t>(tensor.nbytes());
+    const auto size = static_cast<int64_t>(at::elementSize(dtype)) * c10::multiply_integers(shape);
     header[name] = {
-        {"dtype", dtype->name}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, offset + size}}};
+        {"dtype", safetensors_name(dtype)}, {"shape", shape}, {"data_offsets", {offset, offset + size}}};
     offset += size;
   }
   std::string text;
   try {
     text = header.dump();
   } catch (const Json::type_error&) {
-    throw CheckpointError("cannot write {}: a name or its metadata is not UTF-8", path.string());
+    throw CheckpointError("cannot write {}: a name or its metadata is not UTF-8", path);
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeaderBytes) {
-    throw CheckpointError("cannot write {}: its header would be {} bytes long, over the limit of {}",
-                          path.string(), text.size(), kMaxHeaderBytes);
+    throw CheckpointError("cannot write {}: its header would be {} bytes long, over the limit of {}", path,
+                          text.size(), kMaxHeaderBytes);
   }
   std::string length(kLengthBytes, '\0');
   for (size_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
+  return length + text;
+}
 
+// What a file operation returns, its DataError as the CheckpointError that callers expect.
+template <typename Operation>
+auto as_checkpoint(const Operation& operation) {
   try {
-    storage::AtomicFile file(path);
-    file.write(length);
-    file.write(text);
-    for (const auto* named : in_order) {
-      const at::Tensor tensor = named->second.detach().cpu().contiguous();
-      file.write({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
-    }
-    return file.publish();
+    return operation();
   } catch (const DataError& error) {
     throw CheckpointError("{}", error.what());
   }
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
+                                     const Metadata& metadata)
+    : tensors_(std::move(tensors)) {
+  std::ranges::stable_sort(tensors_, std::greater(),
+                           [](const TensorSpec& tensor) { return at::elementSize(tensor.dtype); });
+  const std::string header = header_of(path.string(), tensors_, metadata);
+  as_checkpoint([&] {
+    file_ = std::make_unique<storage::AtomicFile>(path);
+    file_->write(header);
+  });
+}
+
+void SafetensorsWriter::write(const at::Tensor& tensor) {
+  check(num_written_ < tensors_.size(), "more tensors are written than were said");
+  const auto& [name, dtype, shape] = tensors_[num_written_++];
+  check(tensor.scalar_type() == dtype && tensor.sizes() == at::IntArrayRef(shape),
+        fmt::format("{} is not what was said", name));
+  const at::Tensor bytes = tensor.detach().cpu().contiguous();
+  as_checkpoint([&] {
+    file_->write({static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
+  });
+}
+
+storage::FileDigest SafetensorsWriter::publish() {
+  check(num_written_ == tensors_.size(), "fewer tensors are written than were said");
+  return as_checkpoint([&] { return file_->publish(); });
+}
+
+storage::FileDigest write_safetensors(const std::filesystem::path& path,
+                                      const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+  std::map<std::string, const at::Tensor*> by_name;
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) {
+    specs.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+    by_name.emplace(name, &tensor);
+  }
+  SafetensorsWriter writer(path, std::move(specs), metadata);
+  for (const TensorSpec& spec : writer.tensors()) writer.write(*by_name.at(spec.name));
+  return writer.publish();
 }
 
 }  // namespace flowshard::checkpoint

@@ -50,11 +50,42 @@ class SafetensorsFile {
   std::shared_ptr<const storage::MappedFile> file_;
 };
 
-/// Writes `tensors` (CPU or CUDA, any strides; names differ) and publishes the file by rename after fsync: at
-/// `path` there is the old file or the whole new one. The bytes lie in the given order, but wider elements
-/// first, so that every tensor is aligned. Returns what was written. Throws CheckpointError (no space, no
-/// permission) and leaves nothing behind.
+struct TensorSpec {
+  std::string name;
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+};
+
+/// Writes a file whose tensors are never all in memory: first says what it will hold, then takes one tensor
+/// after the other. Until publish() has returned, there is nothing at `path` but what was there before. Every
+/// member throws CheckpointError (no space, no permission) and leaves nothing behind.
+class SafetensorsWriter {
+ public:
+  /// Names differ. Writes the header.
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
+                    const Metadata& metadata = {});
+
+  /// In the order in which write() wants them: as given, but wider elements first, so that every tensor is
+  /// aligned.
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+
+  /// The next tensor (CPU or CUDA, any strides), of the dtype and shape that were said.
+  void write(const at::Tensor& tensor);
+
+  /// When all are written: syncs and renames. Returns what was written.
+  storage::FileDigest publish();
+
+ private:
+  std::vector<TensorSpec> tensors_;
+  size_t num_written_ = 0;
+  std::unique_ptr<storage::AtomicFile> file_;
+};
+
+/// All `tensors` at once.
 storage::FileDigest write_safetensors(const std::filesystem::path& path,
                                       const std::vector<NamedTensor>& tensors, const Metadata& metadata = {});
+
+/// "BF16"
+std::string safetensors_name(at::ScalarType dtype);
 
 }  // namespace flowshard::checkpoint

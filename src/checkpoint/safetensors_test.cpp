@@ -199,6 +199,34 @@ TEST_F(Safetensors, WritingWhereNothingCanBeWrittenIsAnError) {
   EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
+TEST_F(Safetensors, OneTensorAfterTheOtherGivesTheSameFile) {
+  const at::Tensor narrow = at::ones({3}, at::kByte), wide = at::arange(4.0).view({2, 2});
+  const fs::path at_once = folder_.path() / "at_once.safetensors";
+  write_safetensors(at_once, {{"narrow", narrow}, {"wide", wide}}, {{"format", "pt"}});
+
+  SafetensorsWriter writer(path_, {{"narrow", at::kByte, {3}}, {"wide", at::kFloat, {2, 2}}},
+                           {{"format", "pt"}});
+  ASSERT_EQ(writer.tensors()[0].name, "wide");
+  writer.write(wide);
+  EXPECT_THROW(writer.publish(), InternalError);
+  EXPECT_FALSE(fs::exists(path_));
+  writer.write(narrow);
+  EXPECT_THROW(writer.write(narrow), InternalError);
+  writer.publish();
+  std::ifstream ours(path_, std::ios::binary), theirs(at_once, std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(ours), {}),
+            std::string(std::istreambuf_iterator<char>(theirs), {}));
+}
+
+TEST_F(Safetensors, WriterThatIsGivenUpLeavesNothing) {
+  {
+    SafetensorsWriter writer(path_, {{"a", at::kFloat, {2}}, {"b", at::kFloat, {2}}});
+    writer.write(at::ones({2}));
+    EXPECT_THROW(writer.write(at::ones({3})), InternalError);
+  }
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
+}
+
 TEST_F(Safetensors, TensorThatIsNotThereIsNamed) {
   write_safetensors(path_, {{"a", at::ones({1})}});
   EXPECT_THROW(SafetensorsFile(path_).tensor("b"), CheckpointError);

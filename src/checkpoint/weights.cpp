@@ -126,41 +126,68 @@ FilesByKey open_folder(const fs::path& folder) {
 }  // namespace
 
 Weights Weights::open(const fs::path& path) {
-  Weights weights;
-  weights.source_ = path.string();
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) throw ConfigError("{}: no such file or folder", path.string());
+  FilesByKey files_by_key;
   if (fs::is_directory(status)) {
-    weights.files_by_key_ = open_folder(path);
+    files_by_key = open_folder(path);
   } else if (path.string().ends_with(kIndexSuffix)) {
-    weights.files_by_key_ = open_sharded(path);
+    files_by_key = open_sharded(path);
   } else {
-    add_all(weights.files_by_key_, path);
+    add_all(files_by_key, path);
   }
+  Weights weights;
+  weights.source_ = path.string();
+  if (!files_by_key.empty()) weights.metadata_ = files_by_key.begin()->second->metadata();
+  for (auto& [key, file] : files_by_key) weights.stored_.emplace(key, Stored{std::move(file), key});
   return weights;
 }
 
 std::vector<std::string> Weights::keys() const {
   std::vector<std::string> keys;
-  for (const auto& [key, file] : files_by_key_) keys.push_back(key);
+  for (const auto& [key, stored] : stored_) keys.push_back(key);
   return keys;
 }
 
-bool Weights::contains(const std::string& key) const { return files_by_key_.contains(key); }
+bool Weights::contains(const std::string& key) const { return stored_.contains(key); }
+
+const Weights::Stored& Weights::find(const std::string& key) const {
+  const auto found = stored_.find(key);
+  if (found == stored_.end()) throw CheckpointError("{}: there is no tensor {}", source_, in_quotes(key));
+  return found->second;
+}
 
 const TensorInfo& Weights::info(const std::string& key) const {
-  const auto found = files_by_key_.find(key);
-  if (found == files_by_key_.end())
-    throw CheckpointError("{}: there is no tensor {}", source_, in_quotes(key));
-  return found->second->tensors().at(key);
+  const Stored& stored = find(key);
+  return stored.file->tensors().at(stored.key);
 }
 
 at::Tensor Weights::tensor(const std::string& key) const {
-  const auto found = files_by_key_.find(key);
-  if (found == files_by_key_.end())
-    throw CheckpointError("{}: there is no tensor {}", source_, in_quotes(key));
-  return found->second->tensor(key);
+  const Stored& stored = find(key);
+  return stored.file->tensor(stored.key);
+}
+
+TensorListing Weights::listing() const {
+  TensorListing listing{.source = source_, .shapes = {}, .metadata = metadata_};
+  for (const auto& [key, stored] : stored_) listing.shapes.emplace(key, info(key).shape);
+  return listing;
+}
+
+Weights Weights::under(const std::string& prefix) const {
+  Weights weights;
+  weights.source_ = prefix.empty() ? source_ : fmt::format("{} ({}*)", source_, prefix);
+  weights.metadata_ = metadata_;
+  for (auto entry = stored_.lower_bound(prefix); entry != stored_.end(); ++entry) {
+    if (!entry->first.starts_with(prefix)) break;
+    weights.stored_.emplace(entry->first.substr(prefix.size()), entry->second);
+  }
+  return weights;
+}
+
+bool Weights::has_prefix(const std::string& prefix) const {
+  const auto first = stored_.lower_bound(prefix);
+  return first != stored_.end() && first->first.starts_with(prefix);
 }
 
 }  // namespace flowshard::checkpoint

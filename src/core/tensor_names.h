@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,5 +22,15 @@ struct TensorPart {
 };
 
 using TensorNames = std::vector<TensorPart>;
+
+/// What a weights file says of itself: the shape of each tensor by key, and its free text. Enough to infer
+/// the configuration of a model whose format has no configuration file.
+struct TensorListing {
+  std::string source;  // for messages
+  std::map<std::string, std::vector<int64_t>> shapes;
+  std::map<std::string, std::string> metadata;
+
+  bool has(const std::string& key) const { return shapes.contains(key); }
+};
 
 }  // namespace flowshard
