@@ -11,6 +11,14 @@ step "build"
 scripts/build.sh
 step "unit tests"
 ctest --test-dir build/release --output-on-failure
+step "the modules without LibTorch under the address, undefined-behaviour and thread sanitizers"
+sanitize() {  # preset, then modules
+  local preset=$1; shift
+  scripts/build.sh --preset "$preset" $(printf 'flowshard_%s_test ' "$@")
+  ctest --test-dir "build/$preset" --output-on-failure -R "^($(IFS='|'; echo "$*"))\$"
+}
+sanitize dev core storage image telemetry tokenizer dataset train_config
+sanitize tsan core dataset
 step "parity with the reference packages"
 "$env_dir/bin/python" -m pytest -q tests/parity
 step "ranks as processes"
