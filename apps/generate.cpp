@@ -9,10 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/error_context.h"
 #include "image/grid.h"
 #include "image/image.h"
 #include "inference/pipeline.h"
+#include "models/tokenizer/unicode.h"
 #include "storage/atomic_file.h"
+#include "storage/writable_folder.h"
 #include "subcommands.h"
 
 namespace flowshard::apps {
@@ -37,10 +40,42 @@ struct Job {
   std::filesystem::path file;
 };
 
-std::string read_text(const std::filesystem::path& path) {
+constexpr size_t kMaxPromptBytes = size_t{1} << 20;
+constexpr int64_t kMaxImages = 100'000;
+
+std::ifstream open_file(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw ConfigError("{}: cannot be read", path.string());
-  return {std::istreambuf_iterator<char>(stream), {}};
+  if (!stream || std::filesystem::is_directory(path)) throw ConfigError("{}: cannot be read", path.string());
+  return stream;
+}
+
+// `source` says where the text is from.
+void require_text(const std::string& text, const std::string& source) {
+  if (text.size() > kMaxPromptBytes) throw ConfigError("{}: a prompt longer than 1 MiB", source);
+  try {
+    models::unicode::check_utf8(text);
+  } catch (const ConfigError&) {
+    rethrow_within(source);
+  }
+  if (text.find('\0') != std::string::npos) throw ConfigError("{}: holds a NUL byte: is it a text?", source);
+}
+
+std::string read_prompt(const std::filesystem::path& path) {
+  std::ifstream stream = open_file(path);
+  std::string text(kMaxPromptBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(stream.gcount()));
+  require_text(text, path.string());
+  while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+// As json.value(), but a number with a fraction is no integer.
+int64_t integer_in(const nlohmann::json& object, const char* key, int64_t fallback) {
+  const auto found = object.find(key);
+  if (found == object.end()) return fallback;
+  if (!found->is_number_integer()) throw ConfigError("{} is {}: it must be an integer", key, found->dump());
+  return found->get<int64_t>();
 }
 
 // One JSON object a line: {"prompt": ..., and any of height, width, steps, guidance, seed, negative_prompt,
@@ -48,8 +83,7 @@ std::string read_text(const std::filesystem::path& path) {
 std::vector<inference::Request> read_requests(const std::filesystem::path& path,
                                               const inference::Request& defaults) {
   std::vector<inference::Request> requests;
-  std::ifstream stream(path);
-  if (!stream) throw ConfigError("{}: cannot be read", path.string());
+  std::ifstream stream = open_file(path);
   std::string line;
   for (int number = 1; std::getline(stream, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -59,12 +93,18 @@ std::vector<inference::Request> read_requests(const std::filesystem::path& path,
       request.prompt = object.at("prompt").get<std::string>();
       request.negative_prompt = object.value("negative_prompt", defaults.negative_prompt);
       request.true_cfg_scale = object.value("true_cfg_scale", defaults.true_cfg_scale);
-      request.height = object.value("height", defaults.height);
-      request.width = object.value("width", defaults.width);
-      request.num_steps = object.value("steps", defaults.num_steps);
+      request.height = integer_in(object, "height", defaults.height);
+      request.width = integer_in(object, "width", defaults.width);
+      request.num_steps = integer_in(object, "steps", defaults.num_steps);
       request.guidance = object.value("guidance", defaults.guidance);
-      request.seed = object.value("seed", defaults.seed);
+      const int64_t seed = integer_in(object, "seed", static_cast<int64_t>(defaults.seed));
+      if (seed < 0) throw ConfigError("seed is {}: it must be at least 0", seed);
+      request.seed = static_cast<uint64_t>(seed);
+      require_text(request.prompt, "prompt");
+      require_text(request.negative_prompt, "negative_prompt");
       requests.push_back(request);
+    } catch (const ConfigError&) {
+      rethrow_within(fmt::format("{}:{}", path.string(), number));
     } catch (const nlohmann::json::exception& error) {
       throw ConfigError("{}:{}: not a prompt object: {}", path.string(), number, error.what());
     }
@@ -74,8 +114,9 @@ std::vector<inference::Request> read_requests(const std::filesystem::path& path,
 }
 
 std::vector<Job> plan(const GenerateOptions& options) {
-  if (options.num_images < 1)
-    throw ConfigError("--num-images is {}: it must be at least 1", options.num_images);
+  if (options.num_images < 1 || options.num_images > kMaxImages)
+    throw ConfigError("--num-images is {}: it must be from 1 to {}", options.num_images, kMaxImages);
+  require_text(options.request.negative_prompt, "--negative-prompt");
   std::vector<Job> jobs;
   if (!options.prompts.empty()) {
     for (const inference::Request& request : read_requests(options.prompts, options.request)) {
@@ -87,10 +128,8 @@ std::vector<Job> plan(const GenerateOptions& options) {
     throw ConfigError("--output {}: name a .png file", options.output.string());
   }
   inference::Request request = options.request;
-  request.prompt = options.prompt_file.empty() ? options.prompt : read_text(options.prompt_file);
-  if (!options.prompt_file.empty()) {
-    while (request.prompt.ends_with('\n') || request.prompt.ends_with('\r')) request.prompt.pop_back();
-  }
+  require_text(options.prompt, "--prompt");
+  request.prompt = options.prompt_file.empty() ? options.prompt : read_prompt(options.prompt_file);
   for (int64_t i = 0; i < options.num_images; ++i) {
     std::filesystem::path file = options.output;
     if (options.num_images > 1)
@@ -112,17 +151,21 @@ inference::PipelineOptions pipeline_options(const GenerateOptions& options) {
 
 void warn(const std::string& message) { fmt::print(stderr, "flowshard generate: warning: {}\n", message); }
 
-void check_output(const std::vector<Job>& jobs) {
-  const std::filesystem::path folder =
-      jobs.front().file.has_parent_path() ? jobs.front().file.parent_path() : ".";
+void check_output(const std::vector<Job>& jobs, const std::filesystem::path& grid) {
+  for (const Job& job : jobs) storage::require_writable_file(job.file, "--output");
+  if (!grid.empty()) storage::require_writable_file(grid, "--grid");
+}
+
+void make_folder_of(const std::filesystem::path& file) {
+  if (!file.has_parent_path()) return;
   std::error_code failure;
-  std::filesystem::create_directories(folder, failure);
-  if (!std::filesystem::is_directory(folder)) {
-    throw ConfigError("--output: the folder {} cannot be made: {}", folder.string(), failure.message());
-  }
+  std::filesystem::create_directories(file.parent_path(), failure);
+  if (failure)
+    throw DataError("cannot make the folder {}: {}", file.parent_path().string(), failure.message());
 }
 
 void write_png(const std::filesystem::path& path, const image::Image& image) {
+  make_folder_of(path);
   const std::vector<uint8_t> bytes = image::encode_png(image);
   storage::AtomicFile file(path);
   file.write(std::as_bytes(std::span(bytes)));
@@ -136,6 +179,7 @@ bool is_in_grid(size_t i, size_t n) {
 
 void generate(const GenerateOptions& options) {
   std::vector<Job> jobs = plan(options);
+  check_output(jobs, options.grid);
   inference::Pipeline pipeline(pipeline_options(options));
   for (Job& job : jobs) {
     const inference::Request asked = job.request;
@@ -151,7 +195,6 @@ void generate(const GenerateOptions& options) {
                        cut));
     }
   }
-  check_output(jobs);
   std::vector<image::Image> grid;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const Job& job = jobs[i];
@@ -200,7 +243,9 @@ void add_generate(CLI::App& app) {
   generate_app->add_option("--steps", request.num_steps, "Euler steps")->capture_default_str();
   generate_app->add_option("--guidance", request.guidance, "Input of guidance-distilled models")
       ->capture_default_str();
-  generate_app->add_option("--seed", request.seed, "Image i has seed + i")->capture_default_str();
+  generate_app->add_option("--seed", request.seed, "Image i has seed + i")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   generate_app->add_option("--num-images", options->num_images, "Images of one prompt")
       ->capture_default_str();
   generate_app->add_option("--max-sequence-length", request.max_sequence_length, "T5 tokens")

@@ -66,7 +66,8 @@ void run_train(const TrainOptions& options) {
     fmt::print("{}", training::to_toml(config));
     return;
   }
-  training::train(config, distributed::Environment::from_variables(), options.resume);
+  const int signal = training::train(config, distributed::Environment::from_variables(), options.resume);
+  if (signal != 0) throw CLI::RuntimeError(128 + signal);
 }
 
 }  // namespace

@@ -24,6 +24,10 @@ class TrainingCheckpoint {
   /// Whether `folder` looks like a training checkpoint (and not like a model in another format).
   static bool is_checkpoint(const std::filesystem::path& folder);
 
+  /// Reads part `part` of `num_parts` of the files, so that ranks can share the work. Throws CheckpointError
+  /// if one has other bytes than were written.
+  void verify_checksums(int64_t part, int64_t num_parts) const;
+
   const std::filesystem::path& path() const { return path_; }
   const TrainingState& state() const { return state_; }
   const CheckpointLayout& layout() const { return layout_; }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error_context.h"
+
 namespace flowshard {
 namespace {
 
@@ -20,6 +22,25 @@ TEST(Error, MessageIsFormatted) {
 TEST(Error, FirstLineIsTheMessageWithoutTheBacktrace) {
   EXPECT_EQ(first_line("no such file\nframe #0: main"), "no such file");
   EXPECT_EQ(first_line("no such file"), "no such file");
+}
+
+TEST(Error, ContextKeepsTheType) {
+  const auto within = [](const auto& error) {
+    try {
+      throw error;
+    } catch (const Error&) {
+      rethrow_within("step 3");
+    }
+  };
+  EXPECT_THROW(within(ConfigError("x")), ConfigError);
+  EXPECT_THROW(within(CommError("x")), CommError);
+  EXPECT_THROW(within(CheckpointError("x")), CheckpointError);
+  try {
+    within(DataError("{{}} is bad"));
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_STREQ(error.what(), "step 3: {} is bad");
+  }
 }
 
 TEST(Error, BrokenInvariantNamesFileAndMessage) {

@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int64_t kMaxSize = 1 << 24;  // a weight of two such sizes has a byte count that int64_t holds
+
 /// Values above the range of int64_t are not integers to us.
 bool is_integer(const json& value) {
   return value.is_number_integer() &&
@@ -23,8 +25,7 @@ bool is_integer(const json& value) {
 }
 
 bool is_size(const json& value) {
-  return is_integer(value) && value.get<int64_t>() >= 1 &&
-         value.get<int64_t>() <= std::numeric_limits<int32_t>::max();
+  return is_integer(value) && value.get<int64_t>() >= 1 && value.get<int64_t>() <= kMaxSize;
 }
 
 json parse(const std::filesystem::path& file) {
@@ -66,8 +67,14 @@ int64_t JsonConfig::integer(std::string_view key, std::optional<int64_t> fallbac
 int64_t JsonConfig::size(std::string_view key, std::optional<int64_t> fallback) const {
   const json* value = find(key, !fallback);
   if (!value) return *fallback;
-  if (!is_size(*value)) reject(key, "must be an integer from 1 to 2147483647");
+  if (!is_size(*value)) reject(key, fmt::format("must be an integer from 1 to {}", kMaxSize));
   return value->get<int64_t>();
+}
+
+int64_t JsonConfig::depth(std::string_view key, std::optional<int64_t> fallback) const {
+  const int64_t value = integer(key, fallback);
+  if (value < 0 || value > 1000) reject(key, "must be an integer from 0 to 1000");
+  return value;
 }
 
 double JsonConfig::number(std::string_view key, std::optional<double> fallback) const {
@@ -100,7 +107,7 @@ std::string JsonConfig::text(std::string_view key, std::optional<std::string> fa
 std::vector<int64_t> JsonConfig::sizes(std::string_view key) const {
   const json* value = find(key, true);
   if (!value->is_array() || value->empty() || !std::all_of(value->begin(), value->end(), is_size)) {
-    reject(key, "must be a list of integers from 1 to 2147483647");
+    reject(key, fmt::format("must be a list of integers from 1 to {}", kMaxSize));
   }
   return value->get<std::vector<int64_t>>();
 }

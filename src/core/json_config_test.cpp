@@ -46,9 +46,9 @@ TEST_F(JsonConfigTest, ErrorsNameFileAndKey) {
                                      "act": "relu", "channels": [8, 1.5], "eps": -1})");
   const std::string at = file.string() + ": ";
   EXPECT_EQ(error_of([&] { config.size("layers"); }),
-            at + "layers is \"3\", but must be an integer from 1 to 2147483647");
+            at + "layers is \"3\", but must be an integer from 1 to 16777216");
   EXPECT_EQ(error_of([&] { config.size("heads"); }),
-            at + "heads is 0, but must be an integer from 1 to 2147483647");
+            at + "heads is 0, but must be an integer from 1 to 16777216");
   EXPECT_EQ(error_of([&] { config.integer("huge"); }),
             at + "huge is 18446744073709551615, but must be an integer");
   EXPECT_EQ(error_of([&] { config.boolean("flag"); }), at + "flag is 1, but must be true or false");
@@ -57,7 +57,10 @@ TEST_F(JsonConfigTest, ErrorsNameFileAndKey) {
             }),
             at + "act is \"relu\", but only silu or gelu is supported");
   EXPECT_EQ(error_of([&] { config.sizes("channels"); }),
-            at + "channels is [8,1.5], but must be a list of integers from 1 to 2147483647");
+            at + "channels is [8,1.5], but must be a list of integers from 1 to 16777216");
+  EXPECT_EQ(error_of([&] { config.depth("huge"); }),
+            at + "huge is 18446744073709551615, but must be an integer");
+  EXPECT_EQ(error_of([&] { config.depth("eps"); }), at + "eps is -1, but must be an integer from 0 to 1000");
   EXPECT_EQ(error_of([&] { config.positive("eps"); }), at + "eps is -1, but must be above 0");
   EXPECT_EQ(error_of([&] { config.text("absent"); }), at + "the key absent is missing");
 }

@@ -157,6 +157,7 @@ class BatchLoader::Impl {
         note_unsound(id, error.what());
       }
     }
+    throw_above_limit();
     throw DataError("{}: neither it nor any of the {} samples after it is sound", data_.name(place.sample),
                     std::min(data_.size(), kMaxSubstitutes) - 1);
   }

@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kImageExtensions{"png", "jpg", "jpeg", "webp"};
 constexpr std::string_view kCaptionExtension = "txt";
+constexpr int64_t kBlockBytes = 512;
 constexpr size_t kReadBytes = 16 << 10;  // pictures are skipped by seeking: what is read of them is wasted
 
 struct MemberName {
@@ -116,7 +117,13 @@ class TarReader {
     if (damage_) return std::nullopt;
     archive_entry* entry = nullptr;
     const int result = archive_read_next_header(archive_.get(), &entry);
-    if (result == ARCHIVE_EOF) return std::nullopt;
+    if (result == ARCHIVE_EOF) {
+      // libarchive takes a file that is cut between two members for a whole one.
+      const int64_t end = (sound_bytes_ + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+      if (end < size_bytes_) return std::nullopt;
+      sound_bytes_ = size_bytes_;
+      return damaged("it has no end mark: was it cut?");
+    }
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) return damaged(archive_error_string(archive_.get()));
     // Names that the locale of this process cannot show are kept as UTF-8.
     const char* name = archive_entry_pathname_utf8(entry);
@@ -164,8 +171,9 @@ ShardIndex index_shard(const std::filesystem::path& path) {
   index.lost_bytes = tar.lost_bytes();
   index.damaged = tar.damage().has_value();
   if (index.damaged) {
-    index.problems.push_back(
-        fmt::format("{}: damaged ({}): its last {} bytes are lost", shard, *tar.damage(), index.lost_bytes));
+    const std::string lost =
+        index.lost_bytes > 0 ? fmt::format(": its last {} bytes are lost", index.lost_bytes) : "";
+    index.problems.push_back(fmt::format("{}: damaged ({}){}", shard, *tar.damage(), lost));
   }
   groups.move_to(index, shard);
   if (index.samples.empty() && !index.damaged)

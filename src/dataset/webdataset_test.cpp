@@ -133,7 +133,10 @@ TEST_F(WebDatasetTest, ATarCutAnywhereGivesTheWholeSamplesBeforeTheCut) {  // B0
 TEST_F(WebDatasetTest, ATarWithoutItsEndIsWhole) {  // B038
   const fs::path path = write("a.tar", kThree);
   fs::resize_file(path, 7168);
-  EXPECT_EQ(index_shard(path).samples.size(), 3U);
+  const ShardIndex index = index_shard(path);
+  EXPECT_EQ(index.samples.size(), 3U);
+  EXPECT_EQ(index.lost_bytes, 0);
+  EXPECT_TRUE(mentions(index, "a.tar: damaged (it has no end mark: was it cut?)"));
 }
 
 TEST_F(WebDatasetTest, ABadHeaderEndsTheShardAndIsCounted) {  // B038

@@ -18,6 +18,7 @@ TransformerSource from_folder(const ModelFolder& folder) {
   return {.base = folder,
           .config = models::FlowTransformerConfig::from_diffusers(config_of(folder)),
           .fill = [folder](models::FlowTransformer& transformer, at::TensorOptions options) {
+            fill_transformer(folder, transformer);  // nothing yet: checks before memory is taken
             nn::materialize(transformer.parameters(), options);
             fill_transformer(folder, transformer);
           }};

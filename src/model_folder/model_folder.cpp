@@ -40,12 +40,19 @@ std::vector<checkpoint::NamedTensor> values_of(const std::vector<nn::Parameter*>
   return values;
 }
 
+void load_parameters(const checkpoint::Weights& weights, const TensorNames& names,
+                     const std::vector<nn::Parameter*>& parameters, at::TensorOptions options,
+                     const std::vector<std::string>& ignored_keys) {
+  checkpoint::fill_parameters(weights, names, values_of(parameters), ignored_keys);
+  nn::materialize(parameters, options);
+  checkpoint::fill_parameters(weights, names, values_of(parameters), ignored_keys);
+}
+
 std::unique_ptr<models::Autoencoder> load_autoencoder(const ModelFolder& folder, at::TensorOptions options) {
   const auto config = models::AutoencoderConfig::from_file(folder.part("vae") / "config.json");
   auto autoencoder = std::make_unique<models::Autoencoder>(config);
-  nn::materialize(autoencoder->parameters(), options);
-  checkpoint::fill_parameters(checkpoint::Weights::open(folder.part("vae")),
-                              autoencoder_diffusers_names(config), values_of(autoencoder->parameters()));
+  load_parameters(checkpoint::Weights::open(folder.part("vae")), autoencoder_diffusers_names(config),
+                  autoencoder->parameters(), options);
   return autoencoder;
 }
 

@@ -13,7 +13,8 @@
 #include <memory>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
+#include "core/tensor_names.h"
 #include "models/autoencoder/autoencoder.h"
 #include "models/flow_transformer/flow_transformer.h"
 #include "nn/parameter.h"
@@ -33,6 +34,12 @@ struct ModelFolder {
 /// The values of parameters by name, as the weight loader wants them; of one that is not materialized a
 /// tensor without storage, which the loader checks but does not fill.
 std::vector<checkpoint::NamedTensor> values_of(const std::vector<nn::Parameter*>& parameters);
+
+/// Gives the parameters their values from `weights`. What does not fit throws before any memory is taken: a
+/// configuration of another model may ask for more than there is.
+void load_parameters(const checkpoint::Weights& weights, const TensorNames& names,
+                     const std::vector<nn::Parameter*>& parameters, at::TensorOptions options,
+                     const std::vector<std::string>& ignored_keys = {});
 
 std::unique_ptr<models::Autoencoder> load_autoencoder(const ModelFolder& folder, at::TensorOptions options);
 

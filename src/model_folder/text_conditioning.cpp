@@ -18,16 +18,11 @@ struct TextConditioner::Impl {
         clip(clip_config),
         t5(t5_config) {
     const auto clip_weights = checkpoint::Weights::open(folder.part("text_encoder"));
-    load(clip_weights, clip.parameters(), clip_text_names(clip_config, clip_weights.keys()),
-         models::kClipTextIgnoredKeys);
+    load_parameters(clip_weights, clip_text_names(clip_config, clip_weights.keys()), clip.parameters(),
+                    options, models::kClipTextIgnoredKeys);
     const auto t5_weights = checkpoint::Weights::open(folder.part("text_encoder_2"));
-    load(t5_weights, t5.parameters(), t5_names(t5_config, t5_weights.keys()), models::kT5IgnoredKeys);
-  }
-
-  void load(const checkpoint::Weights& weights, const std::vector<nn::Parameter*>& parameters,
-            const TensorNames& names, const std::vector<std::string>& ignored_keys) {
-    nn::materialize(parameters, options);
-    checkpoint::fill_parameters(weights, names, values_of(parameters), ignored_keys);
+    load_parameters(t5_weights, t5_names(t5_config, t5_weights.keys()), t5.parameters(), options,
+                    models::kT5IgnoredKeys);
   }
 
   at::TensorOptions options;

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "storage/atomic_file.h"
 #include "storage/mapped_file.h"
+#include "storage/writable_folder.h"
 
 namespace flowshard::storage {
 namespace {
@@ -120,6 +121,27 @@ TEST_F(Storage, NoFolderOrAFolderInTheWayIsAnError) {
   EXPECT_NE(error_of([&] { AtomicFile(folder_ / "none" / "a"); }).find("No such file"), std::string::npos);
   fs::create_directories(folder_ / "b" / "c");
   EXPECT_NE(error_of([&] { AtomicFile(folder_ / "b").publish(); }).find("cannot write"), std::string::npos);
+  EXPECT_EQ(num_files(), 1U);
+}
+
+TEST_F(Storage, WhatCannotBeWrittenIsToldBeforehand) {
+  require_writable_folder(folder_ / "x" / "y", "--output");
+  require_writable_file(folder_ / "x" / "a.png", "--output");
+  require_writable_file("a.png", "--output");
+  std::ofstream(folder_ / "file") << "";
+  const auto message_of = [](const auto& action) -> std::string {
+    try {
+      action();
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string file = (folder_ / "file").string();
+  EXPECT_EQ(message_of([&] { require_writable_folder(folder_ / "file" / "x", "--output"); }),
+            "--output: " + file + "/x cannot be a folder: " + file + " is a file");
+  EXPECT_EQ(message_of([&] { require_writable_file(folder_, "--grid"); }),
+            "--grid: " + fs::path(folder_).string() + " is a folder: name a file");
   EXPECT_EQ(num_files(), 1U);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <random>
 
 #include "checkpoint/checkpoint_folder.h"
@@ -22,9 +23,10 @@ checkpoint::GroupLayout layout_of(const fsdp::ParamGroup& group) {
 }
 
 /// A name that no other run has: 64 random bits, chosen by rank 0.
-std::string new_run_id(distributed::ProcessGroup& ranks) {
+std::string new_run_id(distributed::ProcessGroup& ranks, at::Device device) {
   std::random_device random;
-  const at::Tensor bits = at::tensor({static_cast<int64_t>(random()), static_cast<int64_t>(random())});
+  const at::Tensor bits =
+      at::tensor({static_cast<int64_t>(random()), static_cast<int64_t>(random())}).to(device);
   ranks.broadcast(bits, 0)->wait();
   return fmt::format("{:08x}{:08x}", bits[0].item<int64_t>(), bits[1].item<int64_t>());
 }
@@ -41,14 +43,16 @@ RunCheckpoints::RunCheckpoints(const TrainConfig& config, const std::filesystem:
       state_(state),
       optimizer_(optimizer) {}
 
+at::Device RunCheckpoints::device() const { return state_.groups()[0]->master_shard().device(); }
+
 bool RunCheckpoints::agree(bool ok) {
-  const at::Tensor failures = at::tensor({ok ? 0.0f : 1.0f}).to(state_.groups()[0]->master_shard().device());
+  const at::Tensor failures = at::tensor({ok ? 0.0f : 1.0f}).to(device());
   ranks_.all_reduce_sum(failures)->wait();
   return failures.item<float>() == 0;
 }
 
 std::string RunCheckpoints::save(int64_t samples_seen, uint64_t data_fingerprint) {
-  if (run_id_.empty()) run_id_ = new_run_id(ranks_);
+  if (run_id_.empty()) run_id_ = new_run_id(ranks_, device());
   std::vector<checkpoint::GroupShards> groups;
   for (size_t i = 0; i < state_.groups().size(); ++i) {
     const fsdp::ParamGroup& group = *state_.groups()[i];
@@ -73,10 +77,47 @@ std::string RunCheckpoints::save(int64_t samples_seen, uint64_t data_fingerprint
   return checkpoint::step_folder_name(state.step);
 }
 
+std::vector<int64_t> RunCheckpoints::published_steps() {
+  std::vector<int64_t> steps;
+  if (ranks_.rank() == 0) {
+    for (const auto& published : checkpoint::published_checkpoints(folder_)) steps.push_back(published.step);
+  }
+  const at::Tensor size = at::tensor({static_cast<int64_t>(steps.size())}).to(device());
+  ranks_.broadcast(size, 0)->wait();
+  steps.resize(static_cast<size_t>(size.item<int64_t>()));
+  if (steps.empty()) return steps;
+  const at::Tensor shared = at::tensor(steps).to(device());
+  ranks_.broadcast(shared, 0)->wait();
+  const at::Tensor host = shared.cpu();
+  return {host.data_ptr<int64_t>(), host.data_ptr<int64_t>() + host.numel()};
+}
+
 std::optional<RunCheckpoints::Position> RunCheckpoints::load_latest() {
-  const auto newest = checkpoint::latest_checkpoint(folder_);
-  if (!newest) return {};
-  const auto saved = checkpoint::TrainingCheckpoint::open(*newest);
+  const std::vector<int64_t> steps = published_steps();
+  std::string newest_problem;
+  for (const int64_t step : steps) {
+    const std::filesystem::path path = folder_ / checkpoint::step_folder_name(step);
+    std::optional<Position> position;
+    std::string problem;
+    try {
+      position = load(path);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    if (agree(position.has_value())) return position;
+    if (problem.empty()) problem = fmt::format("{}: another rank cannot read it", path.string());
+    if (newest_problem.empty()) newest_problem = problem;
+    if (step != steps.back())
+      fmt::print(stderr, "flowshard train: warning: skipped a checkpoint: {}\n", problem);
+  }
+  if (steps.empty()) return {};
+  throw CheckpointError("none of the {} checkpoints in {} can be read; the newest: {}", steps.size(),
+                        folder_.string(), newest_problem);
+}
+
+RunCheckpoints::Position RunCheckpoints::load(const std::filesystem::path& path) {
+  const auto saved = checkpoint::TrainingCheckpoint::open(path);
+  saved.verify_checksums(ranks_.rank(), ranks_.world_size());
   std::vector<checkpoint::GroupLayout::Entry> wanted;
   for (const auto& group : state_.groups()) {
     const auto entries = layout_of(*group).entries;
@@ -100,8 +141,8 @@ std::optional<RunCheckpoints::Position> RunCheckpoints::load_latest() {
   }
   optimizer_.set_step_count(saved.state().step);
   run_id_ = saved.state().run_id;
-  return Position{.samples_seen = saved.state().samples_seen,
-                  .data_fingerprint = saved.state().extra.value("data_fingerprint", uint64_t{0})};
+  return {.samples_seen = saved.state().samples_seen,
+          .data_fingerprint = saved.state().extra.value("data_fingerprint", uint64_t{0})};
 }
 
 void RunCheckpoints::require_none() const {

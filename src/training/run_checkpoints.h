@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "checkpoint/group_layout.h"
@@ -27,15 +28,19 @@ class RunCheckpoints {
     int64_t samples_seen = 0;
     uint64_t data_fingerprint = 0;
   };
-  /// Restores masters, moments, averages and the step count from the newest complete checkpoint of the run,
-  /// written with any number of ranks. Returns where the data stood, or nothing if there is no checkpoint.
+  /// Restores masters, moments, averages and the step count from the newest checkpoint of the run that every
+  /// rank can read, written with any number of ranks. Warns on stderr of newer ones that are damaged. Returns
+  /// where the data stood, or nothing if there is no checkpoint. Throws CheckpointError if none is sound.
   std::optional<Position> load_latest();
 
   /// Throws ConfigError if the output folder holds a checkpoint: a fresh run would mix with it.
   void require_none() const;
 
  private:
+  at::Device device() const;
   bool agree(bool ok);
+  std::vector<int64_t> published_steps();  // newest first, as rank 0 sees them
+  Position load(const std::filesystem::path& path);
 
   TrainConfig config_;
   std::filesystem::path base_model_, folder_;

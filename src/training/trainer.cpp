@@ -4,12 +4,15 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 
 #include "core/error.h"
+#include "core/error_context.h"
 #include "dataset/dataset.h"
+#include "dataset/shard_list.h"
 #include "distributed/process_group.h"
 #include "flow_matching/latents.h"
 #include "flow_matching/loss.h"
@@ -17,12 +20,14 @@
 #include "fsdp/fully_shard.h"
 #include "model_folder/model_folder.h"
 #include "models/flow_transformer/flow_transformer.h"
+#include "storage/writable_folder.h"
 #include "telemetry/metrics_writer.h"
 #include "telemetry/progress_reporter.h"
 #include "training/learning_rate.h"
 #include "training/optimizer.h"
 #include "training/run_checkpoints.h"
 #include "training/sample_encoder.h"
+#include "training/stop_request.h"
 
 namespace flowshard::training {
 namespace {
@@ -70,17 +75,17 @@ class Trainer {
         transformer_(
             models::FlowTransformerConfig::from_diffusers(folder_.part("transformer") / "config.json")),
         encoder_(folder_, config, at::TensorOptions(compute_dtype()).device(device_)),
-        ranks_(distributed::ProcessGroup::create(environment, device_,
-                                                 std::chrono::seconds(config.distributed.timeout_seconds))),
+        ranks_((check_input(),
+                distributed::ProcessGroup::create(environment, device_,
+                                                  std::chrono::seconds(config.distributed.timeout_seconds)))),
         state_((make_trainable(), transformer_.groups()), shard_context(config, *ranks_, device_)) {
-    check_shapes();
     initialize_weights();
     optimizer_ = std::make_unique<Optimizer>(state_, config.optimizer, config.ema.decay);
     checkpoints_ = std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, state_, *optimizer_);
     start_data(resume);
   }
 
-  void run();
+  int run();
 
  private:
   at::ScalarType compute_dtype() const {
@@ -89,12 +94,16 @@ class Trainer {
   void make_trainable() {
     for (nn::Parameter* parameter : transformer_.parameters()) parameter->trainable = true;
   }
+  void check_input();
   void check_shapes() const;
   void initialize_weights();
   void start_data(Resume resume);
+  void warn_of_bad_samples();
+  void require_finite(double loss, double grad_norm) const;
   telemetry::StepRecord step();
   void save(telemetry::ProgressReporter* progress);
   at::Tensor backward_pass(int64_t global_count);
+  void train_to_end_or_signal(telemetry::MetricsWriter* metrics, telemetry::ProgressReporter* progress);
 
   TrainConfig config_;
   distributed::Environment environment_;
@@ -109,7 +118,19 @@ class Trainer {
   std::unique_ptr<dataset::BatchLoader> loader_;
   int64_t samples_seen_ = 0;  // by all ranks
   int64_t saved_step_ = -1;   // of the newest checkpoint
+  size_t num_problems_named_ = 0;
+  int64_t step_begun_ = 0;
+  int stop_signal_ = 0;     // not 0 on any rank once it is not 0 on one
+  const char* phase_ = "";  // of that step: what an error interrupts
 };
+
+// What can be known without the other ranks and without work.
+void Trainer::check_input() {
+  check_shapes();
+  dataset::require_shards(dataset::expand_shards(config_.data.shards));
+  if (config_.model.initialization == Initialization::kPretrained) fill_transformer(folder_, transformer_);
+  storage::require_writable_folder(config_.run.output_dir, "run.output_dir");
+}
 
 void Trainer::check_shapes() const {
   const auto& config = transformer_.config();
@@ -146,6 +167,7 @@ void Trainer::start_data(Resume resume) {
   samples_seen_ = saved ? saved->samples_seen : 0;
   if (saved) saved_step_ = optimizer_->step_count();
   loader_ = std::make_unique<dataset::BatchLoader>(dataset_options(config_, environment_, samples_seen_));
+  warn_of_bad_samples();
   if (saved && saved->data_fingerprint != loader_->stats().fingerprint) {
     throw ConfigError(
         "data.shards hold other samples than when the checkpoint of step {} was written: the run cannot go "
@@ -155,8 +177,23 @@ void Trainer::start_data(Resume resume) {
   }
 }
 
+void Trainer::warn_of_bad_samples() {
+  const dataset::DatasetStats stats = loader_->stats();
+  if (stats.problems.size() == num_problems_named_) return;
+  std::string text;
+  for (; num_problems_named_ < stats.problems.size(); ++num_problems_named_) {
+    text += fmt::format("flowshard train: warning: {}\n", stats.problems[num_problems_named_]);
+  }
+  text += fmt::format("flowshard train: warning: {} bad samples of {} so far\n", stats.num_bad_samples,
+                      stats.num_samples);
+  fmt::print(stderr, "{}", text);
+}
+
 at::Tensor Trainer::backward_pass(int64_t global_count) {
+  phase_ = "loading a batch";
   const dataset::Batch batch = loader_->next();
+  warn_of_bad_samples();
+  phase_ = "encoding a batch";
   const EncodedBatch encoded = encoder_.encode(batch);
   const auto image_tokens = encoded.x0.size(1);
 
@@ -170,6 +207,7 @@ at::Tensor Trainer::backward_pass(int64_t global_count) {
                                               {config_.flow.timestep_mean, config_.flow.timestep_std, mu});
 
   const int64_t downsampling = encoder_.autoencoder_config().downsampling();
+  phase_ = "forward pass";
   state_.begin_forward();
   const at::Tensor velocity = transformer_.forward(
       {.img = noisy.x_t,
@@ -184,9 +222,21 @@ at::Tensor Trainer::backward_pass(int64_t global_count) {
       state_);
   const at::Tensor loss =
       flow_matching::flow_matching_loss(velocity, noisy.target, global_count * encoded.x0[0].numel());
+  phase_ = "backward pass";
   loss.backward();
   state_.end_backward();
   return loss.detach();
+}
+
+// Every rank holds the same two numbers, so all of them stop here, before the weights are touched.
+void Trainer::require_finite(double loss, double grad_norm) const {
+  if (std::isfinite(loss) && std::isfinite(grad_norm)) return;
+  throw DataError(
+      "the loss is {} and the gradient norm {}: training has diverged, and nothing of this step is kept; go "
+      "on from "
+      "the last checkpoint with a lower optimizer.lr (it is {}), a longer schedule.warmup_steps or a smaller "
+      "train.max_grad_norm",
+      loss, grad_norm, learning_rate(config_, optimizer_->step_count() + 1));
 }
 
 telemetry::StepRecord Trainer::step() {
@@ -196,24 +246,31 @@ telemetry::StepRecord Trainer::step() {
   state_.begin_step();
   at::Tensor loss = at::zeros({1}, at::TensorOptions(at::kFloat).device(device_));
   for (int64_t pass = 0; pass < passes; ++pass) loss.add_(backward_pass(global_samples));
-  ranks_->all_reduce_sum(loss)->wait();
-
+  phase_ = "gradient norm";
+  // One collective for both: ranks must agree on the step to stop at.
+  const int own_signal = StopRequest::signal();
+  const at::Tensor sums = at::cat({loss, at::full({1}, own_signal == 0 ? 0.0 : 1.0, loss.options())});
+  ranks_->all_reduce_sum(sums)->wait();
+  const float mean_loss = sums[0].item<float>();
+  if (sums[1].item<float>() > 0) stop_signal_ = own_signal != 0 ? own_signal : SIGTERM;
   const double grad_norm = global_grad_norm(state_, *ranks_);
+  require_finite(mean_loss, grad_norm);
   const double max_norm = config_.train.max_grad_norm;
   const double scale = max_norm > 0 && grad_norm > max_norm ? max_norm / (grad_norm + 1e-6) : 1.0;
   const double lr = learning_rate(config_, optimizer_->step_count() + 1);
+  phase_ = "optimizer step";
   optimizer_->step(lr, scale);
   samples_seen_ += global_samples;
   return {.step = optimizer_->step_count(),
           .samples_seen = samples_seen_,
-          .loss = loss.item<float>(),
+          .loss = mean_loss,
           .grad_norm = grad_norm,
           .lr = lr,
           .step_seconds = std::chrono::duration<double>(Clock::now() - start).count(),
           .extras = {}};
 }
 
-void Trainer::run() {
+int Trainer::run() {
   std::unique_ptr<telemetry::MetricsWriter> metrics;
   std::unique_ptr<telemetry::ProgressReporter> progress;
   if (environment_.rank == 0) {
@@ -225,16 +282,33 @@ void Trainer::run() {
                                                         .log_every_steps = config_.run.log_every_steps,
                                                         .columns = telemetry::stderr_columns()});
   }
-  while (optimizer_->step_count() < config_.train.steps) {
+  try {
+    const StopRequest stop_request;
+    train_to_end_or_signal(metrics.get(), progress.get());
+  } catch (const Error&) {
+    rethrow_within(fmt::format("step {} ({})", step_begun_, phase_));
+  }
+  if (stop_signal_ != 0 && progress) {
+    progress->message(fmt::format("stopped by signal {}: go on with --resume auto", stop_signal_));
+  }
+  return stop_signal_;
+}
+
+void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
+                                     telemetry::ProgressReporter* progress) {
+  while (optimizer_->step_count() < config_.train.steps && stop_signal_ == 0) {
+    step_begun_ = optimizer_->step_count() + 1;
     const telemetry::StepRecord record = step();
+    phase_ = "metrics";
     if (metrics) metrics->write(record);
     if (progress) progress->update(record);
-    if (record.step % config_.checkpoint.every_steps == 0) save(progress.get());
+    if (record.step % config_.checkpoint.every_steps == 0) save(progress);
   }
-  if (saved_step_ != optimizer_->step_count()) save(progress.get());
+  if (saved_step_ != optimizer_->step_count()) save(progress);
 }
 
 void Trainer::save(telemetry::ProgressReporter* progress) {
+  phase_ = "saving a checkpoint";
   const std::string name = checkpoints_->save(samples_seen_, loader_->stats().fingerprint);
   saved_step_ = optimizer_->step_count();
   if (progress) progress->message("saved " + name);
@@ -242,8 +316,8 @@ void Trainer::save(telemetry::ProgressReporter* progress) {
 
 }  // namespace
 
-void train(const TrainConfig& config, const distributed::Environment& environment, Resume resume) {
-  Trainer(config, environment, resume).run();
+int train(const TrainConfig& config, const distributed::Environment& environment, Resume resume) {
+  return Trainer(config, environment, resume).run();
 }
 
 }  // namespace flowshard::training

@@ -14,7 +14,8 @@ enum class Resume {
 
 /// Trains to config.train.steps and writes metrics.jsonl and checkpoints under run.output_dir. Every rank of
 /// the job calls it. Wrong input is a ConfigError before anything is written; an error later leaves whole
-/// checkpoints only.
-void train(const TrainConfig& config, const distributed::Environment& environment, Resume resume);
+/// checkpoints only, and its message names the step and what it interrupted. A SIGTERM or SIGINT to any rank
+/// ends all of them after the step they are in, with a checkpoint: then returns the signal's number, else 0.
+int train(const TrainConfig& config, const distributed::Environment& environment, Resume resume);
 
 }  // namespace flowshard::training

@@ -5,16 +5,41 @@ import subprocess
 
 import pytest
 
+import training_run
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(os.environ.get("FLOWSHARD", ROOT / "build/release/flowshard"))
+
+
+def run_flowshard(folder, *args, timeout=120, **options):
+    words = [arg if isinstance(arg, bytes) else str(arg) for arg in args]
+    return subprocess.run([PROGRAM, *words], cwd=folder, capture_output=True, timeout=timeout, encoding="utf-8",
+                          errors="replace", **options)
 
 
 @pytest.fixture
 def flowshard(tmp_path):
     """flowshard(*args) runs the program in tmp_path and returns the finished process, its output as text."""
+    return lambda *args, **options: run_flowshard(tmp_path, *args, **options)
 
-    def run(*args, timeout=120):
-        return subprocess.run([PROGRAM, *map(str, args)], cwd=tmp_path, capture_output=True, timeout=timeout,
-                              encoding="utf-8", errors="replace")
 
-    return run
+@pytest.fixture(scope="session")
+def flowshard_at():
+    """flowshard_at(folder, *args) runs it in `folder`."""
+    return run_flowshard
+
+
+@pytest.fixture(scope="session")
+def shapes_dataset(tmp_path_factory):
+    """A folder with 40 samples in two shards. Not to be changed."""
+    folder = tmp_path_factory.mktemp("shapes")
+    subprocess.run([PROGRAM, "dataset", "shapes", "--output", folder, "--num-samples", "40", "--samples-per-shard", "20"],
+                   check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.fixture
+def tiny_run(tmp_path, shapes_dataset):
+    """tmp_path with run.toml, model/ and data/ of a run of seconds (training_run.py), to be broken freely."""
+    training_run.lay_out(tmp_path, shapes_dataset)
+    return tmp_path

@@ -35,7 +35,7 @@ MISTAKES = {
     "unknown key": (VALID, ["--set", "nonsense.frobnicate=1"], ["unknown key nonsense.frobnicate", "--explain"]),
     "empty unknown section": (VALID + "[optimiser]\n", [], ["run.toml:9: unknown key optimiser"]),
     "string for an integer": (VALID.replace("10", '"ten"'), [], ["run.toml:8: train.steps is the string \"ten\"",
-                                                                   "allowed: integer, 1 to "]),
+                                                                   "allowed: integer, 0 to "]),
     "number for an integer": (VALID.replace("10", "1e3"), [], ["run.toml:8: train.steps is the number 1000.0"]),
     "integer for a string": (VALID.replace('"runs/a"', "5"), [], ["run.toml:2: run.output_dir is the integer 5"]),
     "integer for a truth value": (VALID, ["--set", "data.cache_in_memory=1"], ["allowed: true, false"]),

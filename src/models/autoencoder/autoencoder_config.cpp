@@ -61,7 +61,7 @@ AutoencoderConfig AutoencoderConfig::from_file(const std::filesystem::path& conf
 
   AutoencoderConfig config;
   config.block_out_channels = file.sizes("block_out_channels");
-  config.layers_per_block = file.size("layers_per_block");
+  config.layers_per_block = file.depth("layers_per_block");
   config.in_channels = file.size("in_channels");
   config.latent_channels = file.size("latent_channels");
   config.norm_num_groups = file.size("norm_num_groups", 32);

@@ -19,8 +19,8 @@ FlowTransformerConfig FlowTransformerConfig::from_diffusers(const std::filesyste
   config.num_heads = file.size("num_attention_heads", 24);
   config.hidden_size = config.num_heads * file.size("attention_head_dim", 128);
   config.mlp_hidden_dim = 4 * config.hidden_size;
-  config.depth = file.integer("num_layers", 19);
-  config.depth_single_blocks = file.integer("num_single_layers", 38);
+  config.depth = file.depth("num_layers", 19);
+  config.depth_single_blocks = file.depth("num_single_layers", 38);
   if (file.has("axes_dims_rope")) config.axes_dim = file.sizes("axes_dims_rope");
   config.guidance_embed = file.boolean("guidance_embeds", false);
 
@@ -28,8 +28,6 @@ FlowTransformerConfig FlowTransformerConfig::from_diffusers(const std::filesyste
     file.reject("patch_size", "latents are packed outside the transformer: it must be 1");
   if (config.out_channels % 4 != 0)
     file.reject("in_channels", "a token is a 2x2 patch: it must be a multiple of 4");
-  if (config.depth < 0) file.reject("num_layers", "it must not be negative");
-  if (config.depth_single_blocks < 0) file.reject("num_single_layers", "it must not be negative");
   if (config.axes_dim.size() != 3) file.reject("axes_dims_rope", "it must have three entries");
   for (int64_t dim : config.axes_dim) {
     if (dim % 2 != 0) file.reject("axes_dims_rope", "each entry must be even");

@@ -102,7 +102,7 @@ ClipTextConfig ClipTextConfig::from_file(const std::filesystem::path& config_jso
   config.vocab_size = file.size("vocab_size");
   config.hidden_size = file.size("hidden_size");
   config.intermediate_size = file.size("intermediate_size");
-  config.num_hidden_layers = file.size("num_hidden_layers");
+  config.num_hidden_layers = file.depth("num_hidden_layers");
   config.num_attention_heads = file.size("num_attention_heads");
   config.max_position_embeddings = file.size("max_position_embeddings", 77);
   config.layer_norm_eps = file.positive("layer_norm_eps", 1e-5);

@@ -102,7 +102,7 @@ T5Config T5Config::from_file(const std::filesystem::path& config_json) {
   config.d_model = file.size("d_model");
   config.d_kv = file.size("d_kv");
   config.d_ff = file.size("d_ff");
-  config.num_layers = file.size("num_layers");
+  config.num_layers = file.depth("num_layers");
   config.num_heads = file.size("num_heads");
   config.relative_attention_num_buckets = file.size("relative_attention_num_buckets", 32);
   config.relative_attention_max_distance = file.size("relative_attention_max_distance", 128);
