@@ -1,14 +1,10 @@
 """What every end-to-end test needs: the program, run as a user runs it."""
-import os
-import pathlib
 import subprocess
 
 import pytest
 
 import training_run
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(os.environ.get("FLOWSHARD", ROOT / "build/release/flowshard"))
+from training_run import PROGRAM
 
 
 def run_flowshard(folder, *args, timeout=120, **options):

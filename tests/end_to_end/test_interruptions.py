@@ -11,9 +11,8 @@ import time
 
 import pytest
 
-from conftest import PROGRAM
 from test_bad_input import assert_refused, files_below
-from training_run import lay_out, metrics, steps_saved
+from training_run import PROGRAM, lay_out, metrics, steps_saved
 
 STEPS = 9
 

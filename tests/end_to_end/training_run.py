@@ -1,11 +1,13 @@
 """A training run of seconds: the quick-start model with random weights on 40 pictures of the shapes data set."""
 import io
 import json
+import os
 import pathlib
 import shutil
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = pathlib.Path(os.environ.get("FLOWSHARD", ROOT / "build/release/flowshard"))
 MODEL = ROOT / "models/quickstart"
 
 CONFIG = """\
