@@ -21,7 +21,12 @@ if(FLOWSHARD_CUDA STREQUAL "AUTO")
   endif()
 endif()
 if(FLOWSHARD_CUDA)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # cmake/libtorch.cmake links the one that LibTorch uses
   enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc takes it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
 endif()
 
 # Warnings for our own code only: third-party headers are SYSTEM includes.
