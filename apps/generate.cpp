@@ -30,6 +30,8 @@ struct GenerateOptions {
   std::filesystem::path model, output, prompt_file, prompts, grid;
   std::string prompt, device = "cpu", precision;
   int64_t num_images = 1;
+  std::vector<std::string> loras;
+  bool lora_lenient = false;
   bool json = false;
   inference::Request request;
 };
@@ -144,12 +146,28 @@ inference::PipelineOptions pipeline_options(const GenerateOptions& options) {
   const bool cuda = options.device == "cuda";
   if (cuda && !at::hasCUDA()) throw ConfigError("--device cuda: no CUDA device is visible: use --device cpu");
   const std::string precision = !options.precision.empty() ? options.precision : cuda ? "bf16" : "fp32";
+  std::vector<inference::LoraOption> loras;
+  for (const std::string& text : options.loras) loras.push_back(inference::LoraOption::parse(text));
   return {.model = options.model,
           .device = cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU),
-          .dtype = precision == "bf16" ? at::kBFloat16 : at::kFloat};
+          .dtype = precision == "bf16" ? at::kBFloat16 : at::kFloat,
+          .loras = loras,
+          .lora_lenient = options.lora_lenient};
 }
 
 void warn(const std::string& message) { fmt::print(stderr, "flowshard generate: warning: {}\n", message); }
+
+void report_loras(const inference::Pipeline& pipeline) {
+  for (const inference::LoadedLora& lora : pipeline.loras()) {
+    const auto& parsed = lora.parsed;
+    fmt::print(stderr, "flowshard generate: LoRA {} (scale {}): {} keys matched, {} unmatched\n",
+               lora.option.path.string(), lora.option.scale, parsed.num_matched, parsed.unmatched.size());
+    if (!parsed.unmatched.empty()) {
+      warn(fmt::format("{}: {} keys match no linear of this model and are left out, among them {}",
+                       lora.option.path.string(), parsed.unmatched.size(), parsed.unmatched.front()));
+    }
+  }
+}
 
 void check_output(const std::vector<Job>& jobs, const std::filesystem::path& grid) {
   for (const Job& job : jobs) storage::require_writable_file(job.file, "--output");
@@ -181,6 +199,7 @@ void generate(const GenerateOptions& options) {
   std::vector<Job> jobs = plan(options);
   check_output(jobs, options.grid);
   inference::Pipeline pipeline(pipeline_options(options));
+  report_loras(pipeline);
   for (Job& job : jobs) {
     const inference::Request asked = job.request;
     job.request = pipeline.validated(asked);
@@ -250,6 +269,13 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   generate_app->add_option("--max-sequence-length", request.max_sequence_length, "T5 tokens")
       ->capture_default_str();
+  generate_app
+      ->add_option("--lora", options->loras,
+                   "PATH or PATH:SCALE of a LoRA in diffusers, kohya or BFL naming; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  generate_app->add_flag("--lora-lenient", options->lora_lenient,
+                         "Leave out the keys of LoRA files that match nothing");
   generate_app->add_option("--device", options->device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

@@ -55,7 +55,21 @@ struct Pipeline::Impl {
           options.model.string(), config.context_in_dim, config.vec_in_dim, config.in_channels / 4,
           conditioner.hidden_size(), conditioner.pooled_size(), autoencoder_config.latent_channels);
     }
+    loras = read_loras(options.loras, options.lora_lenient, lora_targets());
     source.fill(transformer, tensor_options);
+    attach(loras);
+  }
+
+  std::vector<models::LoraTarget> lora_targets() {
+    // CLIP's files know its layers with a prefix and without.
+    TensorNames clip_names;
+    for (const nn::Parameter* parameter : conditioner.clip_parameters()) {
+      clip_names.push_back({.parameter = parameter->name, .key = "text_model." + parameter->name});
+    }
+    return {{models::LoraComponent::kTransformer, transformer.parameters(),
+             flow_transformer_diffusers_names(transformer.config())},
+            {models::LoraComponent::kTextEncoder, conditioner.clip_parameters(), clip_names},
+            {models::LoraComponent::kTextEncoder2, conditioner.t5_parameters(), {}}};
   }
 
   flow_matching::Velocity velocity(const Request& request, const std::string& prompt,
@@ -83,10 +97,13 @@ struct Pipeline::Impl {
   models::AutoencoderConfig autoencoder_config;
   std::unique_ptr<models::Autoencoder> autoencoder;
   nn::DirectRunner runner;
+  std::vector<LoadedLora> loras;
 };
 
 Pipeline::Pipeline(const PipelineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Pipeline::~Pipeline() = default;
+
+const std::vector<LoadedLora>& Pipeline::loras() const { return impl_->loras; }
 
 int64_t Pipeline::size_multiple() const { return 2 * impl_->autoencoder_config.downsampling(); }
 

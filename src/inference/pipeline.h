@@ -9,8 +9,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "image/image.h"
+#include "inference/loras.h"
 
 namespace flowshard::inference {
 
@@ -30,6 +32,8 @@ struct PipelineOptions {
   std::filesystem::path model;  // a diffusers folder or a training checkpoint
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
+  std::vector<LoraOption> loras;  // their effects add up
+  bool lora_lenient = false;      // keys that match nothing are left out instead of refused
 };
 
 /// After step i of n.
@@ -46,6 +50,8 @@ class Pipeline {
   /// multiples of size_multiple(), as diffusers does.
   Request validated(const Request& request) const;
   int64_t size_multiple() const;  // 16 for FLUX.1
+
+  const std::vector<LoadedLora>& loras() const;
 
   /// One image, made alone. Throws InternalError if the result is not finite.
   image::Image generate(const Request& request, const Progress& progress = {});

@@ -51,6 +51,11 @@ Conditioning TextConditioner::encode(const std::string& prompt, int64_t max_sequ
           .t5_truncated = t5_ids.truncated};
 }
 
+const std::vector<nn::Parameter*>& TextConditioner::clip_parameters() const {
+  return impl_->clip.parameters();
+}
+const std::vector<nn::Parameter*>& TextConditioner::t5_parameters() const { return impl_->t5.parameters(); }
+
 int64_t TextConditioner::pooled_size() const { return impl_->clip_config.hidden_size; }
 int64_t TextConditioner::hidden_size() const { return impl_->t5_config.d_model; }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model_folder/model_folder.h"
 
@@ -26,6 +27,9 @@ class TextConditioner {
   /// CLIP sees the prompt in 77 tokens, T5 in `max_sequence_length`; padding is attended, as in the reference
   /// pipelines. Throws ConfigError if the prompt is not UTF-8.
   Conditioning encode(const std::string& prompt, int64_t max_sequence_length);
+
+  const std::vector<nn::Parameter*>& clip_parameters() const;
+  const std::vector<nn::Parameter*>& t5_parameters() const;
 
   int64_t pooled_size() const;
   int64_t hidden_size() const;

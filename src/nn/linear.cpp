@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "core/error.h"
+
 namespace flowshard::nn {
 namespace {
 
@@ -68,10 +70,34 @@ struct UseCopyFunction : torch::autograd::Function<UseCopyFunction> {
   }
 };
 
+/// Applies `term` to y [N, O] in place; x [N, I]. The product goes straight into the rows of y.
+void add_term(const LowRankTerm& term, const at::Tensor& x, const at::Tensor& y, const Parameter* bias) {
+  const at::Tensor part = y.narrow(1, term.row, term.up.size(0));
+  const at::Tensor reduced = at::mm(x, term.down.t()).mul_(term.scale);  // [N, r]
+  if (!term.row_scale.defined()) {
+    part.addmm_(reduced, term.up.t());
+    return;
+  }
+  const at::Tensor offset = bias ? bias->value.narrow(0, term.row, part.size(1)) : at::Tensor();
+  if (bias) part.sub_(offset);
+  part.addmm_(reduced, term.up.t()).mul_(term.row_scale);
+  if (bias) part.add_(offset);
+}
+
+at::Tensor linear_without_grad(const at::Tensor& x, const Parameter& weight, const Parameter* bias) {
+  at::Tensor y = at::linear(x, weight.value, bias ? bias->value : at::Tensor());
+  if (weight.low_rank.empty()) return y;
+  y = y.contiguous();
+  const at::Tensor x_rows = x.reshape({-1, weight.shape[1]}), y_rows = y.view({-1, weight.shape[0]});
+  for (const LowRankTerm& term : weight.low_rank) add_term(term, x_rows, y_rows, bias);
+  return y;
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
-  if (!at::GradMode::is_enabled()) return at::linear(x, weight.value, bias ? bias->value : at::Tensor());
+  if (!at::GradMode::is_enabled()) return linear_without_grad(x, weight, bias);
+  check(weight.low_rank.empty(), "low-rank terms are for inference: gradients must be off");
   return LinearFunction::apply(x, weight.autograd_handle(), bias ? bias->autograd_handle() : at::Tensor(),
                                reinterpret_cast<int64_t>(&weight), reinterpret_cast<int64_t>(bias));
 }

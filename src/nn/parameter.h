@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "nn/low_rank.h"
+
 namespace flowshard::nn {
 
 /// One named tensor of a model.
@@ -35,6 +37,9 @@ class Parameter {
 
   /// Whether backward computes a gradient for this parameter.
   bool trainable = false;
+
+  /// What adapters add to the product with this weight, in this order; read by linear().
+  std::vector<LowRankTerm> low_rank;
 
   int64_t numel() const;
   void zero_grad() { grad_written = false; }

@@ -24,6 +24,7 @@ struct Result {
 
 Result dataset_batches(const Request& request);
 Result image_decode(const Request& request);
+Result lora(const Request& request);
 Result safetensors_check(const Request& request);
 Result safetensors_copy(const Request& request);
 Result clip(const Request& request);

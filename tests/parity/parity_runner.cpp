@@ -10,6 +10,7 @@ namespace {
 const std::map<std::string, Result (*)(const Request&)> kSubcommands = {
     {"dataset-batches", dataset_batches},
     {"image-decode", image_decode},
+    {"lora", lora},
     {"safetensors-check", safetensors_check},
     {"safetensors-copy", safetensors_copy},
     {"clip", clip},
