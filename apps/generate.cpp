@@ -27,7 +27,7 @@ constexpr size_t kGridImages = 64;
 constexpr int kGridColumns = 8;
 
 struct GenerateOptions {
-  std::filesystem::path model, output, prompt_file, prompts, grid;
+  std::filesystem::path model, vae, text_encoders, output, prompt_file, prompts, grid;
   std::string prompt, device = "cpu", precision;
   int64_t num_images = 1;
   std::vector<std::string> loras;
@@ -148,7 +148,7 @@ inference::PipelineOptions pipeline_options(const GenerateOptions& options) {
   const std::string precision = !options.precision.empty() ? options.precision : cuda ? "bf16" : "fp32";
   std::vector<inference::LoraOption> loras;
   for (const std::string& text : options.loras) loras.push_back(inference::LoraOption::parse(text));
-  return {.model = options.model,
+  return {.model = {.model = options.model, .vae = options.vae, .text_encoders = options.text_encoders},
           .device = cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU),
           .dtype = precision == "bf16" ? at::kBFloat16 : at::kFloat,
           .loras = loras,
@@ -199,6 +199,7 @@ void generate(const GenerateOptions& options) {
   std::vector<Job> jobs = plan(options);
   check_output(jobs, options.grid);
   inference::Pipeline pipeline(pipeline_options(options));
+  if (!pipeline.found().empty()) fmt::print(stderr, "flowshard generate: {}\n", pipeline.found());
   report_loras(pipeline);
   for (Job& job : jobs) {
     const inference::Request asked = job.request;
@@ -242,8 +243,16 @@ void add_generate(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* generate_app = app.add_subcommand("generate", "Make images from prompts");
   inference::Request& request = options->request;
-  generate_app->add_option("--model", options->model, "A diffusers folder or a training checkpoint")
+  generate_app
+      ->add_option(
+          "--model", options->model,
+          "A diffusers folder, a training run or checkpoint, or a weights file (flux1-dev.safetensors)")
       ->required();
+  generate_app->add_option("--vae", options->vae,
+                           "The autoencoder's weights (ae.safetensors), if not the model's");
+  generate_app->add_option(
+      "--text-encoders", options->text_encoders,
+      "The diffusers folder of text encoders, tokenizers and scheduler, if not the model's");
   CLI::Option_group* source = generate_app->add_option_group("prompt");
   source->add_option("--prompt", options->prompt, "The prompt");
   source->add_option("--prompt-file", options->prompt_file, "A text file that holds one prompt");

@@ -6,7 +6,6 @@
 #include "flow_matching/denoise.h"
 #include "flow_matching/latents.h"
 #include "flow_matching/schedule.h"
-#include "inference/load_transformer.h"
 #include "model_folder/model_folder.h"
 #include "model_folder/text_conditioning.h"
 #include "models/flow_transformer/flow_transformer.h"
@@ -41,9 +40,9 @@ struct Pipeline::Impl {
         schedule(flow_matching::ScheduleConfig::from_file(source.base.part("scheduler") /
                                                           "scheduler_config.json")),
         transformer(source.config),
-        conditioner(source.base, tensor_options),
-        autoencoder_config(models::AutoencoderConfig::from_file(source.base.part("vae") / "config.json")),
-        autoencoder(load_autoencoder(source.base, tensor_options)) {
+        conditioner(source.base, tensor_options, source.text_encoders),
+        autoencoder_config(source.autoencoder.config),
+        autoencoder(source.autoencoder.load(tensor_options)) {
     const auto& config = transformer.config();
     if (config.context_in_dim != conditioner.hidden_size() ||
         config.vec_in_dim != conditioner.pooled_size() ||
@@ -52,12 +51,16 @@ struct Pipeline::Impl {
           "{}: the parts do not fit: the transformer wants T5 width {}, CLIP width {}, {} latent channels, "
           "but "
           "the folder has {}, {}, {}",
-          options.model.string(), config.context_in_dim, config.vec_in_dim, config.in_channels / 4,
+          options.model.model.string(), config.context_in_dim, config.vec_in_dim, config.in_channels / 4,
           conditioner.hidden_size(), conditioner.pooled_size(), autoencoder_config.latent_channels);
     }
     loras = read_loras(options.loras, options.lora_lenient, lora_targets());
     source.fill(transformer, tensor_options);
     attach(loras);
+    // All is copied: nothing keeps the weights files mapped.
+    source.fill = nullptr;
+    source.autoencoder.weights = {};
+    source.text_encoders = {};
   }
 
   std::vector<models::LoraTarget> lora_targets() {
@@ -104,6 +107,7 @@ Pipeline::Pipeline(const PipelineOptions& options) : impl_(std::make_unique<Impl
 Pipeline::~Pipeline() = default;
 
 const std::vector<LoadedLora>& Pipeline::loras() const { return impl_->loras; }
+const std::string& Pipeline::found() const { return impl_->source.found; }
 
 int64_t Pipeline::size_multiple() const { return 2 * impl_->autoencoder_config.downsampling(); }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "image/image.h"
+#include "inference/load_transformer.h"
 #include "inference/loras.h"
 
 namespace flowshard::inference {
@@ -29,7 +30,7 @@ struct Request {
 };
 
 struct PipelineOptions {
-  std::filesystem::path model;  // a diffusers folder or a training checkpoint
+  ModelPaths model;
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;
   std::vector<LoraOption> loras;  // their effects add up
@@ -55,6 +56,9 @@ class Pipeline {
 
   /// One image, made alone. Throws InternalError if the result is not finite.
   image::Image generate(const Request& request, const Progress& progress = {});
+
+  /// Which parts were found where, if options.model did not say; else "".
+  const std::string& found() const;
 
   /// The words of the prompt that T5 or CLIP would not see ("" if none), for a warning.
   std::string truncated_words(const Request& request);

@@ -2,11 +2,25 @@
 
 #include <string>
 
-#include "checkpoint/weights.h"
 #include "core/error.h"
 #include "core/json_config.h"
+#include "model_folder/component_files.h"
 
 namespace flowshard {
+
+namespace {
+
+void require_parts(const std::filesystem::path& path, std::initializer_list<const char*> parts) {
+  std::string missing;
+  for (const char* part : parts) {
+    if (!std::filesystem::is_directory(path / part))
+      missing += std::string(missing.empty() ? "" : ", ") + part + "/";
+  }
+  if (!missing.empty())
+    throw ConfigError("{}: the model folder lacks {}: is the download complete?", path.string(), missing);
+}
+
+}  // namespace
 
 ModelFolder ModelFolder::open(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) {
@@ -18,14 +32,14 @@ ModelFolder ModelFolder::open(const std::filesystem::path& path) {
     throw ConfigError("{}: this is a '{}', not a FLUX.1 model", (path / "model_index.json").string(),
                       pipeline);
   }
-  std::string missing;
-  for (const char* part :
-       {"scheduler", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2", "transformer", "vae"}) {
-    if (!std::filesystem::is_directory(path / part))
-      missing += std::string(missing.empty() ? "" : ", ") + part + "/";
-  }
-  if (!missing.empty())
-    throw ConfigError("{}: the model folder lacks {}: is the download complete?", path.string(), missing);
+  require_parts(path, {"scheduler", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2",
+                       "transformer", "vae"});
+  return {path};
+}
+
+ModelFolder ModelFolder::open_text_parts(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) throw ConfigError("{}: no such folder", path.string());
+  require_parts(path, {"scheduler", "tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2"});
   return {path};
 }
 
@@ -49,17 +63,11 @@ void load_parameters(const checkpoint::Weights& weights, const TensorNames& name
 }
 
 std::unique_ptr<models::Autoencoder> load_autoencoder(const ModelFolder& folder, at::TensorOptions options) {
-  const auto config = models::AutoencoderConfig::from_file(folder.part("vae") / "config.json");
-  auto autoencoder = std::make_unique<models::Autoencoder>(config);
-  load_parameters(checkpoint::Weights::open(folder.part("vae")), autoencoder_diffusers_names(config),
-                  autoencoder->parameters(), options);
-  return autoencoder;
+  return AutoencoderFiles::open(folder.part("vae")).load(options);
 }
 
 void fill_transformer(const ModelFolder& folder, models::FlowTransformer& transformer) {
-  checkpoint::fill_parameters(checkpoint::Weights::open(folder.part("transformer")),
-                              flow_transformer_diffusers_names(transformer.config()),
-                              values_of(transformer.parameters()));
+  TransformerFiles::open(folder.part("transformer")).fill(transformer);
 }
 
 }  // namespace flowshard

@@ -28,6 +28,10 @@ struct ModelFolder {
   /// random ones).
   static ModelFolder open(const std::filesystem::path& path);
 
+  /// Checks only that the parts beside transformer and autoencoder are there: scheduler, tokenizers, text
+  /// encoders.
+  static ModelFolder open_text_parts(const std::filesystem::path& path);
+
   std::filesystem::path part(const char* name) const { return path / name; }
 };
 

@@ -1,6 +1,5 @@
 #include "model_folder/text_conditioning.h"
 
-#include "checkpoint/weights.h"
 #include "models/text_encoder/clip_text_model.h"
 #include "models/text_encoder/t5_encoder.h"
 #include "models/tokenizer/clip_tokenizer.h"
@@ -9,7 +8,7 @@
 namespace flowshard {
 
 struct TextConditioner::Impl {
-  Impl(const ModelFolder& folder, at::TensorOptions tensor_options)
+  Impl(const ModelFolder& folder, at::TensorOptions tensor_options, const TextEncoderWeights& weights)
       : options(tensor_options),
         clip_tokenizer(folder.part("tokenizer")),
         t5_tokenizer(folder.part("tokenizer_2")),
@@ -17,10 +16,12 @@ struct TextConditioner::Impl {
         t5_config(models::T5Config::from_file(folder.part("text_encoder_2") / "config.json")),
         clip(clip_config),
         t5(t5_config) {
-    const auto clip_weights = checkpoint::Weights::open(folder.part("text_encoder"));
+    const auto clip_weights =
+        weights.clip ? *weights.clip : checkpoint::Weights::open(folder.part("text_encoder"));
     load_parameters(clip_weights, clip_text_names(clip_config, clip_weights.keys()), clip.parameters(),
                     options, models::kClipTextIgnoredKeys);
-    const auto t5_weights = checkpoint::Weights::open(folder.part("text_encoder_2"));
+    const auto t5_weights =
+        weights.t5 ? *weights.t5 : checkpoint::Weights::open(folder.part("text_encoder_2"));
     load_parameters(t5_weights, t5_names(t5_config, t5_weights.keys()), t5.parameters(), options,
                     models::kT5IgnoredKeys);
   }
@@ -34,8 +35,9 @@ struct TextConditioner::Impl {
   models::T5Encoder t5;
 };
 
-TextConditioner::TextConditioner(const ModelFolder& folder, at::TensorOptions options)
-    : impl_(std::make_unique<Impl>(folder, options)) {}
+TextConditioner::TextConditioner(const ModelFolder& folder, at::TensorOptions options,
+                                 const TextEncoderWeights& weights)
+    : impl_(std::make_unique<Impl>(folder, options, weights)) {}
 
 TextConditioner::~TextConditioner() = default;
 

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/weights.h"
 #include "model_folder/model_folder.h"
 
 namespace flowshard {
@@ -18,10 +20,16 @@ struct Conditioning {
   std::string clip_truncated, t5_truncated;  // the words that did not fit, if any
 };
 
+/// Where the text encoders' weights are if not in the model folder.
+struct TextEncoderWeights {
+  std::optional<checkpoint::Weights> clip, t5;
+};
+
 /// Both tokenizers and both text encoders of a model folder. One thread at a time.
 class TextConditioner {
  public:
-  TextConditioner(const ModelFolder& folder, at::TensorOptions options);
+  TextConditioner(const ModelFolder& folder, at::TensorOptions options,
+                  const TextEncoderWeights& weights = {});
   ~TextConditioner();
 
   /// CLIP sees the prompt in 77 tokens, T5 in `max_sequence_length`; padding is attended, as in the reference

@@ -6,7 +6,9 @@
 #include <ATen/ATen.h>
 
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/tensor_names.h"
@@ -31,10 +33,32 @@ struct AutoencoderConfig {
   /// Reads a diffusers vae/config.json. Throws ConfigError naming file and key if it is absent or does not
   /// fit.
   static AutoencoderConfig from_file(const std::filesystem::path& config_json);
+
+  /// Infers it from the shapes in a file of the official code (ae.safetensors). What shapes do not tell is
+  /// FLUX.1's (32 norm groups; scaling and shift for 16 latent channels) unless the metadata say otherwise
+  /// ("norm_num_groups", "scaling_factor", "shift_factor"). Throws CheckpointError.
+  static AutoencoderConfig from_bfl(const TensorListing& file);
+
+  /// What from_bfl needs beside the shapes.
+  std::map<std::string, std::string> bfl_metadata() const;
+  /// A diffusers vae/config.json.
+  std::string to_diffusers() const;
 };
+
+/// Whether these are the tensors of an autoencoder of the official code (and of other latent diffusion).
+bool is_autoencoder_bfl(const TensorListing& file);
+/// ... of a diffusers AutoencoderKL.
+bool is_autoencoder_diffusers(const TensorListing& file);
 
 /// Keys of a diffusers AutoencoderKL (the fourth block of `decoder.up` is its first `up_blocks`).
 TensorNames autoencoder_diffusers_names(const AutoencoderConfig& config);
+/// The shape in which diffusers stores a tensor that the official code stores as `shape`: the attention's 1x1
+/// convolutions are linear layers there.
+std::vector<int64_t> autoencoder_diffusers_shape(const std::string& diffusers_key,
+                                                 std::vector<int64_t> shape);
+
+/// The keys of the official code, which are our names.
+TensorNames autoencoder_bfl_names(const AutoencoderConfig& config);
 
 class Autoencoder {
  public:

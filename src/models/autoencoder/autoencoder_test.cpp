@@ -166,5 +166,27 @@ TEST(AutoencoderConfig, ReadsAndRefuses) {
   }
 }
 
+TEST(AutoencoderConfig, ReleasedModelIsKnownByItsShapes) {
+  for (const bool older : {false, true}) {
+    AutoencoderConfig released;
+    released.use_quant_conv = released.use_post_quant_conv = older;
+    released.mid_block_add_attention = !older;
+    TensorListing file{.source = "ae.safetensors", .shapes = {}, .metadata = {}};
+    const Autoencoder model(released);
+    for (const nn::Parameter* parameter : model.parameters()) file.shapes[parameter->name] = parameter->shape;
+    EXPECT_EQ(AutoencoderConfig::from_bfl(file).to_diffusers(), released.to_diffusers());
+
+    file.metadata = {{"scaling_factor", "1.5305"}, {"shift_factor", "0.0609"}, {"norm_num_groups", "16"}};
+    const auto other = AutoencoderConfig::from_bfl(file);
+    EXPECT_EQ(other.scaling_factor, 1.5305);
+    EXPECT_EQ(other.shift_factor, 0.0609);
+    EXPECT_EQ(other.norm_num_groups, 16);
+    for (const char* value : {"", "x", "1.5y", "inf", "-1"}) {
+      file.metadata["scaling_factor"] = value;
+      EXPECT_THROW(AutoencoderConfig::from_bfl(file), CheckpointError) << value;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flowshard::models

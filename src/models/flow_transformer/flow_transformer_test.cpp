@@ -127,6 +127,39 @@ TEST(FlowTransformerConfig, TheDefaultIsFluxDevWithItsParameterCount) {
   EXPECT_EQ(count, 11'901'408'320);
 }
 
+// A file of the official code with the tensors of `config`.
+TensorListing official_file(const FlowTransformerConfig& config) {
+  TensorListing file{.source = "flux.safetensors", .shapes = {}, .metadata = {}};
+  FlowTransformer model(config);
+  for (const nn::Parameter* parameter : model.parameters()) file.shapes[parameter->name] = parameter->shape;
+  return file;
+}
+
+TEST(FlowTransformerConfig, ReleasedModelsAreKnownByTheirShapes) {
+  for (const bool guidance : {true, false}) {
+    FlowTransformerConfig released;
+    released.guidance_embed = guidance;
+    const auto inferred = FlowTransformerConfig::from_bfl(official_file(released));
+    EXPECT_EQ(inferred.to_diffusers(), released.to_diffusers());
+    EXPECT_EQ(inferred.mlp_hidden_dim, released.mlp_hidden_dim);
+  }
+}
+
+TEST(FlowTransformerConfig, OneKindOfBlockIsEnough) {
+  for (const auto& [depth, singles] : {std::pair{0, 3}, std::pair{11, 0}}) {
+    FlowTransformerConfig config = tiny_config();
+    config.depth = depth;
+    config.depth_single_blocks = singles;
+    TensorListing file = official_file(config);
+    file.metadata = config.bfl_metadata();
+    const auto inferred = FlowTransformerConfig::from_bfl(file);
+    EXPECT_EQ(inferred.depth, depth);
+    EXPECT_EQ(inferred.depth_single_blocks, singles);
+    EXPECT_EQ(inferred.mlp_hidden_dim, config.mlp_hidden_dim);
+    EXPECT_EQ(inferred.axes_dim, config.axes_dim);
+  }
+}
+
 TEST(InitializeRandom, DependsOnSeedAndNameAndZeroesTheOutput) {
   FlowTransformer first(tiny_config()), second(tiny_config());
   for (FlowTransformer* model : {&first, &second}) {

@@ -36,9 +36,10 @@ struct ClipTextConfig {
 /// names have it if `stored_keys` do.
 TensorNames clip_text_names(const ClipTextConfig& config, const std::vector<std::string>& stored_keys = {});
 
-/// Keys that a file may hold beside clip_text_names: a constant table that old versions saved.
-inline const std::vector<std::string> kClipTextIgnoredKeys = {"embeddings.position_ids",
-                                                              "text_model.embeddings.position_ids"};
+/// Keys that a file may hold beside clip_text_names: a constant table that old versions saved, and the
+/// projection into the space that texts and pictures share, which FLUX does not use.
+inline const std::vector<std::string> kClipTextIgnoredKeys = {
+    "embeddings.position_ids", "text_model.embeddings.position_ids", "text_projection.weight"};
 
 class ClipTextModel {
  public:
