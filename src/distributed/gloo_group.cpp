@@ -86,12 +86,16 @@ class GlooGroup : public BackendGroup {
     check(input.numel() == world_size() * output.numel(),
           "reduce_scatter: input is world_size times the output");
     const at::Tensor mine = input.view({world_size(), output.numel()});
-    const at::Tensor received = at::empty_like(mine);
+    const at::Tensor buffer = take_buffer(static_cast<int64_t>(input.nbytes()));
+    const at::Tensor received = buffer.narrow(0, 0, static_cast<int64_t>(input.nbytes()))
+                                    .view(input.scalar_type())
+                                    .view({world_size(), output.numel()});
     auto work = exchange(
         describe("reduce_scatter", output), [&](int to) { return mine[to]; },
         [&](int from) { return received[from]; });
-    work->on_arrival = [output = output.view(-1), mine = mine[rank()], received, rank = rank()] {
-      sum_in_rank_order(output, mine, received, rank);
+    work->on_arrival = [this, output = output.view(-1), mine = mine[rank()], received, buffer] {
+      sum_in_rank_order(output, mine, received, rank());
+      idle_buffers_.push_back(buffer);
     };
     return work;
   }
@@ -117,7 +121,19 @@ class GlooGroup : public BackendGroup {
     return work;
   }
 
+  // Received parts land here. Fresh memory for each collective would be paid for page by page: for 12 million
+  // floats three times as long as the exchange itself.
+  at::Tensor take_buffer(int64_t bytes) {
+    at::Tensor buffer;
+    if (!idle_buffers_.empty()) {
+      buffer = std::move(idle_buffers_.back());
+      idle_buffers_.pop_back();
+    }
+    return buffer.defined() && buffer.numel() >= bytes ? buffer : at::empty({bytes}, at::kByte);
+  }
+
   int tag_ = 0;
+  std::vector<at::Tensor> idle_buffers_;
 };
 
 // GLOO_SOCKET_IFNAME, or else the address on the route to rank 0: a host's own name often stands for

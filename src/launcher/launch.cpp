@@ -44,7 +44,7 @@ std::string host_name() {
 }
 
 void check_options(const LaunchOptions& options) {
-  if (options.command.size() < 2) {
+  if (options.command.empty()) {
     throw ConfigError("there is no command to launch: put it after --");
   }
   if (options.nodes < 1 || options.node_rank < 0 || options.node_rank >= options.nodes) {
