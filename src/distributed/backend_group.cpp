@@ -47,7 +47,9 @@ BackendGroup::~BackendGroup() {
   // The backend's destructor waits for operations in flight. When a peer is gone they may last until their
   // timeout: leave the backend to its thread then. The store goes last, since the backend uses it.
   try {
-    run_bounded(kTeardownLimit, [store = std::move(options_.store), backend = std::move(backend_)]() mutable {
+    run_bounded(kTeardownLimit, [store = std::move(options_.store), backend = std::move(backend_),
+                                 failed = failure_reported_]() mutable {
+      failed ? backend->abort() : backend->shutdown();
       backend.reset();
       store.reset();
     });

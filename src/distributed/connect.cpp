@@ -25,6 +25,9 @@ std::unique_ptr<ProcessGroup> connect(const GroupOptions& options) {
     throw;
   } catch (const std::exception& error) {
     reason = first_line(error.what());
+    if (reason.find("invalid usage") != std::string::npos) {
+      reason = "NCCL refuses the ranks: two of them may use one GPU (NCCL_DEBUG=WARN says more)";
+    }
   }
   throw CommError("rank {} of {}: connecting to the other ranks failed (timeout {} s): {}", options.rank,
                   options.world_size, options.timeout.count() / 1000, reason);
