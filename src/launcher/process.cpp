@@ -87,6 +87,9 @@ struct ChildPlan {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   signal(SIGPIPE, SIG_DFL);
+  // A job that a script puts into the background ignores SIGINT; the ranks must still hear what is forwarded.
+  signal(SIGINT, SIG_DFL);
+  signal(SIGTERM, SIG_DFL);
   execvpe(plan.program, plan.arguments, plan.environment);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(plan.failure, &error, sizeof(error));
