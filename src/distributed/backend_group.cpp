@@ -102,6 +102,11 @@ void BackendGroup::guarded(const std::string& operation, Clock::time_point start
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   std::string blame;
   if (!std::exchange(failure_reported_, true)) {
+    try {
+      leave();
+    } catch (const std::exception&) {
+      // The first error is the one to tell.
+    }
     blame = "; " + report_failure(options_, kReportLimit);
   }
   throw CommError("rank {} of {}: {} failed after {:.1f} s (timeout {} s): {}{}", options_.rank,

@@ -28,9 +28,12 @@ class BackendGroup : public ProcessGroup {
   virtual void finish(c10d::Work& work) = 0;
 
  protected:
+  /// Called once, after the first failure: makes every other rank that waits for this one notice at once. May
+  /// throw.
+  virtual void leave() = 0;
   std::unique_ptr<Work> start(const std::string& operation, const std::function<Pending()>& call);
   const GroupOptions& options() const { return options_; }
-  c10d::Backend& backend() { return *backend_; }
+  const c10::intrusive_ptr<c10d::Backend>& backend() const { return backend_; }
 
  private:
   GroupOptions options_;

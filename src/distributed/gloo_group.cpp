@@ -103,6 +103,22 @@ class GlooGroup : public BackendGroup {
   void finish(c10d::Work& work) override { work.wait(options().timeout + kWaitGrace); }
 
  private:
+  // Gloo closes the connections to all ranks when a receive passes its deadline, and has no other way to do
+  // it: wait in vain for a message that nobody sends.
+  void leave() override {
+    for (int other = 0; other < world_size(); ++other) {
+      if (other == rank()) {
+        continue;
+      }
+      try {
+        std::vector<at::Tensor> nothing{at::empty({1}, at::kByte)};
+        backend()->recv(nothing, other, kTags)->wait(std::chrono::milliseconds(1));
+      } catch (const std::exception&) {
+        // Expected: either the deadline, or the connection to this rank is closed already.
+      }
+    }
+  }
+
   std::unique_ptr<Exchange> exchange(const std::string& operation,
                                      const std::function<at::Tensor(int to)>& outgoing,
                                      const std::function<at::Tensor(int from)>& incoming) {
@@ -114,8 +130,8 @@ class GlooGroup : public BackendGroup {
         const int to = (rank() + distance) % world_size();
         std::vector<at::Tensor> in{incoming(from)};
         std::vector<at::Tensor> out{outgoing(to)};
-        work->messages.push_back(backend().recv(in, from, tag));
-        work->messages.push_back(backend().send(out, to, tag));
+        work->messages.push_back(backend()->recv(in, from, tag));
+        work->messages.push_back(backend()->send(out, to, tag));
       }
     });
     return work;

@@ -13,6 +13,8 @@ namespace flowshard::distributed {
 
 namespace {
 
+constexpr std::chrono::milliseconds kAbortLimit(1000);
+
 class NcclGroup : public BackendGroup {
  public:
   using BackendGroup::BackendGroup;
@@ -20,20 +22,20 @@ class NcclGroup : public BackendGroup {
   std::unique_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input) override {
     return start(describe("all_gather", input), [&] {
       at::Tensor out = output, in = input;
-      return backend()._allgather_base(out, in);
+      return backend()->_allgather_base(out, in);
     });
   }
 
   std::unique_ptr<Work> reduce_scatter_sum(const at::Tensor& output, const at::Tensor& input) override {
     return start(describe("reduce_scatter", output), [&] {
       at::Tensor out = output, in = input;
-      return backend()._reduce_scatter_base(out, in);
+      return backend()->_reduce_scatter_base(out, in);
     });
   }
 
   void finish(c10d::Work& work) override {
     work.wait();
-    switch (backend().getError()) {
+    switch (backend()->getError()) {
       case c10d::ErrorType::SUCCESS:
         return;
       case c10d::ErrorType::TIMEOUT:
@@ -41,6 +43,11 @@ class NcclGroup : public BackendGroup {
       default:
         throw CommError("NCCL lost a peer");
     }
+  }
+
+ private:
+  void leave() override {
+    run_bounded(kAbortLimit, [nccl = backend()] { nccl->abort(); });
   }
 };
 

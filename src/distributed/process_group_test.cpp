@@ -170,6 +170,21 @@ TEST(ProcessGroup, RankThatLeavesIsNamedAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
+TEST(ProcessGroup, RankThatWaitsForAnotherOneIsNotBlamed) {
+  run_thread_ranks(3, kTimeout, [](ProcessGroup& group) {
+    const at::Tensor tensor = at::ones({3});
+    try {
+      if (group.rank() == 0) {
+        group.broadcast(tensor, 2)->wait();  // has no connection to rank 1 in use
+      } else if (group.rank() == 2) {
+        group.reduce_scatter_sum(at::empty({1}), tensor)->wait();
+      }
+    } catch (const CommError& error) {
+      EXPECT_TRUE(std::string(error.what()).ends_with("no sign of rank 1")) << error.what();
+    }
+  });
+}
+
 // A listening socket on a port that the system chose.
 struct Listener {
   Listener() : fd(socket(AF_INET, SOCK_STREAM, 0)) {
