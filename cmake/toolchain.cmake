@@ -11,7 +11,8 @@ if(MOLD)
 endif()
 
 if(FLOWSHARD_CUDA STREQUAL "AUTO")
-  find_program(NVCC nvcc HINTS /usr/local/cuda/bin)
+  # The compiler that scripts/setup.sh installs beside LibTorch, or else the toolkit of the machine.
+  find_program(NVCC nvcc HINTS "${LIBTORCH_DIR}/../nvidia/cu13/bin" /usr/local/cuda/bin)
   if(NVCC)
     set(FLOWSHARD_CUDA ON)
     set(CMAKE_CUDA_COMPILER "${NVCC}")
@@ -21,6 +22,9 @@ if(FLOWSHARD_CUDA STREQUAL "AUTO")
   endif()
 endif()
 if(FLOWSHARD_CUDA)
+  if(CMAKE_CUDA_COMPILER MATCHES "/nvidia/cu13/")
+    string(APPEND CMAKE_CUDA_FLAGS " -I${LIBTORCH_DIR}/../nvidia/cu13/include/cccl")
+  endif()
   set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # cmake/libtorch.cmake links the one that LibTorch uses
   enable_language(CUDA)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc takes it

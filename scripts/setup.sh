@@ -4,9 +4,6 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-requirements=requirements.txt
-[ "${1:-}" = --test ] && requirements=requirements-test.txt
-
 missing=$(sed 's/#.*//' "$root/packages.txt" | xargs dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>&1 |
           awk '/no packages found/{print $NF} $2=="not-installed"{print $1}')
 if [ -n "$missing" ]; then
@@ -17,9 +14,15 @@ if [ -n "$missing" ]; then
     die "could not install: $missing"
 fi
 
-if [ ! -e "$env_dir/$requirements.done" ]; then
-  step "installing $requirements into $env_dir (about 2 minutes, 5 GB)"
+install_requirements() {  # file
+  [ -e "$env_dir/$1.done" ] && return
+  step "installing $1 into $env_dir ($2)"
   [ -x "$env_dir/bin/pip" ] || python3 -m venv "$env_dir"
-  "$env_dir/bin/pip" install -q --disable-pip-version-check -r "$root/$requirements" || die "pip could not install $requirements"
-  touch "$env_dir/requirements.txt.done" "$env_dir/$requirements.done"
+  "$env_dir/bin/pip" install -q --disable-pip-version-check -r "$root/$1" || die "pip could not install $1"
+  touch "$env_dir/$1.done"
+}
+install_requirements requirements.txt "about 2 minutes, 5 GB"
+[ "${1:-}" != --test ] || install_requirements requirements-test.txt "about 1 minute"
+if ! "$(cuda_toolkit)/bin/nvcc" --version 2>/dev/null | grep -q 'release 13'; then
+  install_requirements requirements-cuda.txt "the CUDA compiler, 270 MB"
 fi
