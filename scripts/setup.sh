@@ -4,8 +4,10 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-missing=$(sed 's/#.*//' "$root/packages.txt" | xargs dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>&1 |
-          awk '/no packages found/{print $NF} $2=="not-installed"{print $1}')
+# dpkg-query fails when it knows one of them not at all: that is no failure here.
+installed=$(sed 's/#.*//' "$root/packages.txt" | xargs dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>/dev/null |
+            awk '$2 == "installed" {print $1}' || true)
+missing=$(comm -23 <(sed 's/#.*//' "$root/packages.txt" | xargs -n1 | sort) <(sort <<<"$installed") | xargs)
 if [ -n "$missing" ]; then
   step "installing Debian packages:" $missing
   sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
