@@ -23,7 +23,7 @@ if(FLOWSHARD_CUDA STREQUAL "AUTO")
 endif()
 if(FLOWSHARD_CUDA)
   if(CMAKE_CUDA_COMPILER MATCHES "/nvidia/cu13/")
-    string(APPEND CMAKE_CUDA_FLAGS " -I${LIBTORCH_DIR}/../nvidia/cu13/include/cccl")
+    string(APPEND CMAKE_CUDA_FLAGS " -L${LIBTORCH_DIR}/../nvidia/cu13/lib")  # its own profile names lib64
   endif()
   set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # cmake/libtorch.cmake links the one that LibTorch uses
   enable_language(CUDA)
