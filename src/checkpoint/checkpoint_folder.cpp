@@ -125,7 +125,7 @@ void publish_checkpoint(const fs::path& path) {
     rename_folder(temporary, path);
     remove_folder(deleted);
   } else {
-    throw CheckpointError("cannot replace {}: {}", path.string(), storage::error_text(errno));
+    throw CheckpointError("cannot replace {}: {}", path.string(), error_text(errno));
   }
   storage::sync_folder(path.parent_path());
 }

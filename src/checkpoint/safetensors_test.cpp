@@ -5,8 +5,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "checkpoint/temporary_folder.h"
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::checkpoint {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "checkpoint/checkpoint_fixture.h"
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/temporary_folder.h"
 #include "checkpoint/training_checkpoint.h"
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::checkpoint {
 namespace {

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "checkpoint/temporary_folder.h"
 #include "checkpoint/weights.h"
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::checkpoint {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "checkpoint/checkpoint_fixture.h"
 #include "checkpoint/strict_json.h"
-#include "checkpoint/temporary_folder.h"
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::checkpoint {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <fstream>
 
-#include "checkpoint/temporary_folder.h"
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::checkpoint {
 namespace {

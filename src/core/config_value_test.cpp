@@ -9,6 +9,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard {
 namespace {
@@ -107,9 +108,8 @@ TEST(ToToml, StringsReadBack) {
 }
 
 TEST(ReadConfigFile, SaysWhatIsWrong) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "read_config_file";
-  std::filesystem::create_directories(folder);
-  EXPECT_NE(config_error([&] { read_config_file(folder); }).find("is a folder"), std::string::npos);
+  const TemporaryFolder folder;
+  EXPECT_NE(config_error([&] { read_config_file(folder.path()); }).find("is a folder"), std::string::npos);
   EXPECT_NE(config_error([&] { read_config_file(folder / "absent.toml"); }).find("No such file"),
             std::string::npos);
   std::ofstream(folder / "big.toml") << std::string((1 << 20) + 1, '#');
@@ -117,7 +117,6 @@ TEST(ReadConfigFile, SaysWhatIsWrong) {
             std::string::npos);
   std::ofstream(folder / "good.toml") << "a = 1\n";
   EXPECT_EQ(read_config_file(folder / "good.toml"), "a = 1\n");
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

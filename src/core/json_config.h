@@ -26,7 +26,7 @@ class JsonConfig {
   bool has(std::string_view key) const;
 
   int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
-  /// An integer of at least 1 and at most 2^31 - 1: a size or a count.
+  /// An integer of at least 1 and at most 2^24: a size or a count.
   int64_t size(std::string_view key, std::optional<int64_t> fallback = {}) const;
   /// A number of layers, 0 to 1000: they are made before the weights show whether they are there.
   int64_t depth(std::string_view key, std::optional<int64_t> fallback = {}) const;

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard {
 namespace {
@@ -23,7 +24,8 @@ struct JsonConfigTest : testing::Test {
     }
     return "no error";
   }
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "json_config_test.json";
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / "config.json";
 };
 
 TEST_F(JsonConfigTest, ReadsTypedValuesAndFallbacks) {

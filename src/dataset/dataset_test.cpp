@@ -8,9 +8,9 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 #include "dataset/sample_order.h"
 #include "dataset/tar_writer.h"
-#include "dataset/test_folder.h"
 #include "image/image.h"
 
 namespace flowshard::dataset {
@@ -52,7 +52,7 @@ class BatchLoaderTest : public testing::Test {
     return result;
   }
 
-  TestFolder folder_;
+  TemporaryFolder folder_;
   DatasetOptions options_;
 };
 
@@ -86,7 +86,7 @@ TEST_F(BatchLoaderTest, TheOrderIsThatOfSeedAndEpochForAnyNumberOfThreads) {
   }
 }
 
-TEST_F(BatchLoaderTest, AnyWorldSizeTakesTheSameSamplesInTheSameBatches) {  // B034, B035
+TEST_F(BatchLoaderTest, AnyWorldSizeTakesTheSameSamplesInTheSameBatches) {
   write_shards(5);  // fewer samples than one batch of four ranks
   options_.batch_size = 8;
   BatchLoader alone(options_);
@@ -109,7 +109,7 @@ TEST_F(BatchLoaderTest, AnyWorldSizeTakesTheSameSamplesInTheSameBatches) {  // B
   }
 }
 
-TEST_F(BatchLoaderTest, ResumesExactlyAlsoWithAnotherWorldSize) {  // B040, B103
+TEST_F(BatchLoaderTest, ResumesExactlyAlsoWithAnotherWorldSize) {
   write_shards(25);
   BatchLoader whole(options_);
   const std::vector<int64_t> all = ids(whole, 40);
@@ -133,7 +133,7 @@ TEST_F(BatchLoaderTest, ResumesExactlyAlsoWithAnotherWorldSize) {  // B040, B103
   }
 }
 
-TEST_F(BatchLoaderTest, UnsoundSamplesAreReplacedByTheNextInTheNumbering) {  // B023, B029
+TEST_F(BatchLoaderTest, UnsoundSamplesAreReplacedByTheNextInTheNumbering) {
   write_shards(25,
                {{"003.png", "<html>"}, {"007.png", ""}, {"008.txt", "\xff"}, {"024.txt", "cat \xe6\xad"}});
   const SampleOrder order(25, 0);

@@ -4,21 +4,17 @@
 
 #include <cstdint>
 
-namespace flowshard::dataset {
+#include "core/mix_bits.h"
 
-/// The finalizer of SplitMix64 (https://prng.di.unimi.it/splitmix64.c): a bijection that mixes every bit.
-inline uint64_t mix_bits(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
+namespace flowshard::dataset {
 
 /// SplitMix64 started at a point of its own for each (seed, index).
 class RandomStream {
  public:
-  RandomStream(uint64_t seed, uint64_t index) : state_(mix_bits(mix_bits(seed + kStep) ^ (index * kStep))) {}
+  RandomStream(uint64_t seed, uint64_t index)
+      : state_(mix_bits(mix_bits(seed + kSplitMixStep) ^ (index * kSplitMixStep))) {}
 
-  uint64_t next() { return mix_bits(state_ += kStep); }
+  uint64_t next() { return mix_bits(state_ += kSplitMixStep); }
 
   /// In [0, 1), with 53 random bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
@@ -30,7 +26,6 @@ class RandomStream {
   }
 
  private:
-  static constexpr uint64_t kStep = 0x9e3779b97f4a7c15U;
   uint64_t state_;
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/mix_bits.h"
 #include "dataset/random_stream.h"
 
 namespace flowshard::dataset {

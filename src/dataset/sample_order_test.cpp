@@ -32,7 +32,7 @@ TEST(SampleOrder, EveryEpochHoldsEverySampleOnce) {
   }
 }
 
-TEST(SampleOrder, DependsOnSeedAndEpoch) {  // B101
+TEST(SampleOrder, DependsOnSeedAndEpoch) {
   std::set<std::vector<int64_t>> orders;
   for (const uint64_t seed : {42, 43}) {
     for (const int64_t epoch : {0, 1, 2}) orders.insert(epoch_of(100, seed, epoch));

@@ -6,8 +6,8 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 #include "dataset/shapes_prompts.h"
-#include "dataset/test_folder.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -25,7 +25,7 @@ class ShapesDataset : public testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  TestFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(ShapesDataset, TheSameOptionsGiveTheSameBytes) {

@@ -13,8 +13,8 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/file_descriptor.h"
 #include "dataset/webdataset.h"
-#include "storage/file_descriptor.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -95,7 +95,7 @@ class TarReader {
       : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)), archive_(archive_read_new(), archive_read_free) {
     struct stat status {};
     if (!file_.valid() || fstat(file_.get(), &status) != 0) {
-      throw ConfigError("cannot open the shard {}: {}", path.string(), storage::error_text(errno));
+      throw ConfigError("cannot open the shard {}: {}", path.string(), error_text(errno));
     }
     size_bytes_ = status.st_size;
     archive_read_support_format_tar(archive_.get());
@@ -149,7 +149,7 @@ class TarReader {
     return std::nullopt;
   }
 
-  storage::FileDescriptor file_;
+  FileDescriptor file_;
   std::unique_ptr<archive, int (*)(archive*)> archive_;
   int64_t size_bytes_ = 0;
   int64_t sound_bytes_ = 0;

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "dataset/test_folder.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -38,7 +38,7 @@ TEST(ShardList, MalformedPatternsAreNamed) {
 }
 
 TEST(ShardList, AllMissingShardsAreNamedAtOnce) {
-  const TestFolder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "0.tar") << "x";
   const std::string prefix = (folder / "").string();
   EXPECT_NO_THROW(require_shards(expand_shards({prefix + "0.tar"})));

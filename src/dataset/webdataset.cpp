@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "core/error.h"
-#include "storage/file_descriptor.h"
+#include "core/file_descriptor.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -73,14 +73,14 @@ std::string WebDataset::name(int64_t sample) const {
 
 void WebDataset::read(int64_t sample, const FileRange& range, void* target) const {
   const std::filesystem::path& path = shards_[shard_of(sample)];
-  const storage::FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) throw DataError("{}: {}", name(sample), storage::error_text(errno));
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) throw DataError("{}: {}", name(sample), error_text(errno));
   int64_t done = 0;
   while (done < range.size_bytes) {
     const ssize_t count = pread(file.get(), static_cast<char*>(target) + done,
                                 static_cast<size_t>(range.size_bytes - done), range.offset + done);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw DataError("{}: {}", name(sample), storage::error_text(errno));
+    if (count < 0) throw DataError("{}: {}", name(sample), error_text(errno));
     if (count == 0) throw DataError("{}: the shard has become shorter since it was indexed", name(sample));
     done += count;
   }

@@ -11,8 +11,8 @@
 #include <random>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 #include "dataset/tar_writer.h"
-#include "dataset/test_folder.h"
 
 namespace flowshard::dataset {
 namespace {
@@ -40,7 +40,7 @@ class WebDatasetTest : public testing::Test {
                        [&](const std::string& problem) { return problem.find(text) != std::string::npos; });
   }
 
-  TestFolder folder_;
+  TemporaryFolder folder_;
 };
 
 using Keys = std::vector<std::string>;
@@ -75,7 +75,7 @@ TEST_F(WebDatasetTest, KeysEndAtTheFirstDotOfTheLastPart) {
   EXPECT_TRUE(index.problems.empty());
 }
 
-TEST_F(WebDatasetTest, FilesThatDoNotFollowEachOtherAreNoSample) {  // B037
+TEST_F(WebDatasetTest, FilesThatDoNotFollowEachOtherAreNoSample) {
   const ShardIndex index = index_shard(write(
       "a.tar",
       {{"0.jpg", "0"}, {"1.jpg", "1"}, {"0.txt", "0"}, {"1.txt", "1"}, {"2.txt", "2"}, {"2.jpg", "2"}}));
@@ -105,14 +105,14 @@ TEST_F(WebDatasetTest, IncompleteAndAmbiguousSamplesAreNamed) {
   EXPECT_FALSE(index.damaged);
 }
 
-TEST_F(WebDatasetTest, GroupingBeginsAnewInEachTar) {  // B098
+TEST_F(WebDatasetTest, GroupingBeginsAnewInEachTar) {
   const Members one{{"base.jpg", "x"}, {"base.txt", "y"}};
   const WebDataset data({write("a.tar", one), write("b.tar", one)}, 1, 0);
   EXPECT_EQ(data.size(), 2);
   EXPECT_EQ(data.num_bad_samples(), 0);
 }
 
-TEST_F(WebDatasetTest, ATarCutAnywhereGivesTheWholeSamplesBeforeTheCut) {  // B038
+TEST_F(WebDatasetTest, ATarCutAnywhereGivesTheWholeSamplesBeforeTheCut) {
   const fs::path path = write("a.tar", kThree);
   // Each member is a header of 512 bytes and one block of content, of which the first few bytes count.
   std::vector<uintmax_t> content_ends;
@@ -130,7 +130,7 @@ TEST_F(WebDatasetTest, ATarCutAnywhereGivesTheWholeSamplesBeforeTheCut) {  // B0
   }
 }
 
-TEST_F(WebDatasetTest, ATarWithoutItsEndIsWhole) {  // B038
+TEST_F(WebDatasetTest, ATarWithoutItsEndIsWhole) {
   const fs::path path = write("a.tar", kThree);
   fs::resize_file(path, 7168);
   const ShardIndex index = index_shard(path);
@@ -139,7 +139,7 @@ TEST_F(WebDatasetTest, ATarWithoutItsEndIsWhole) {  // B038
   EXPECT_TRUE(mentions(index, "a.tar: damaged (it has no end mark: was it cut?)"));
 }
 
-TEST_F(WebDatasetTest, ABadHeaderEndsTheShardAndIsCounted) {  // B038
+TEST_F(WebDatasetTest, ABadHeaderEndsTheShardAndIsCounted) {
   const fs::path path = write("a.tar", kThree);
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
       .seekp(3 * 1024 + 100)
@@ -151,7 +151,7 @@ TEST_F(WebDatasetTest, ABadHeaderEndsTheShardAndIsCounted) {  // B038
   EXPECT_TRUE(mentions(index, "a.tar: damaged (")) << index.problems.at(0);
 }
 
-TEST_F(WebDatasetTest, EmptyAndForeignFilesAreDamaged) {  // B038
+TEST_F(WebDatasetTest, EmptyAndForeignFilesAreDamaged) {
   std::ofstream(folder_ / "zero.tar").flush();
   std::ofstream(folder_ / "gzip.tar") << "\x1f\x8b\x08" << std::string(2000, 'z');
   std::ofstream(folder_ / "text.tar") << "hello";
@@ -165,7 +165,7 @@ TEST_F(WebDatasetTest, EmptyAndForeignFilesAreDamaged) {  // B038
   EXPECT_TRUE(mentions(none, "none.tar: holds no sample"));
 }
 
-TEST_F(WebDatasetTest, LongNamesAreWholeInBothForms) {  // B100
+TEST_F(WebDatasetTest, LongNamesAreWholeInBothForms) {
   const std::string base = "folder/" + std::string(150, 'k');
   for (const bool gnu : {true, false}) {
     const fs::path path = folder_ / "long.tar";

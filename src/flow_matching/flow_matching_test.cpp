@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 #include "flow_matching/denoise.h"
 #include "flow_matching/latents.h"
 #include "flow_matching/loss.h"
@@ -37,7 +37,8 @@ TEST(Schedule, WithoutDynamicShiftTheStepsAreEven) {
 }
 
 TEST(Schedule, UnsupportedSchedulerIsNamed) {
-  const auto path = std::filesystem::temp_directory_path() / "flowshard_scheduler_test.json";
+  const TemporaryFolder folder;
+  const auto path = folder / "scheduler_config.json";
   std::ofstream(path) << R"({"_class_name": "DDIMScheduler"})";
   try {
     ScheduleConfig::from_file(path);
@@ -45,7 +46,6 @@ TEST(Schedule, UnsupportedSchedulerIsNamed) {
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("DDIMScheduler"), std::string::npos);
   }
-  std::filesystem::remove(path);
 }
 
 TEST(Latents, PackPutsAPatchInChannelMajorOrder) {

@@ -5,18 +5,13 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/mix_bits.h"
 #include "flow_matching/schedule.h"
 
 namespace flowshard::flow_matching {
 namespace {
 
-// The finalizer of splitmix64 (https://prng.di.unimi.it/splitmix64.c).
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+uint64_t mix(uint64_t x) { return mix_bits(x + kSplitMixStep); }
 
 }  // namespace
 

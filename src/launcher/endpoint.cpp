@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 
 #include "core/error.h"
 
@@ -84,7 +83,7 @@ FileDescriptor listen_at(Endpoint& endpoint, bool this_host_only) {
                         port);
     }
   }
-  throw ConfigError("cannot listen on port {}: {}", port, std::strerror(errno));
+  throw ConfigError("cannot listen on port {}: {}", port, error_text(errno));
 }
 
 }  // namespace flowshard::launcher

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "launcher/file_descriptor.h"
+#include "core/file_descriptor.h"
 
 namespace flowshard::launcher {
 

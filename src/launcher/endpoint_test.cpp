@@ -24,7 +24,6 @@ TEST(Endpoint, FreePortsDiffer) {
   EXPECT_NE(first.port, second.port);
 }
 
-// B047
 TEST(Endpoint, TakenPortIsNamed) {
   for (const bool taken_on_loopback : {true, false}) {
     for (const bool loopback : {true, false}) {

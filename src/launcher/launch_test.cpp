@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::launcher {
 namespace {
@@ -22,16 +23,10 @@ using std::chrono::steady_clock;
 // Each rank runs a shell script in a folder of its test.
 class LaunchTest : public testing::Test {
  protected:
-  LaunchTest() {
-    std::string name = (fs::temp_directory_path() / "flowshard_launch_XXXXXX").string();
-    folder = mkdtemp(name.data());
-  }
-  ~LaunchTest() override { fs::remove_all(folder); }
-
   LaunchOptions script(const std::string& text, int ranks = 2) const {
     LaunchOptions options;
     options.program = "/bin/sh";
-    options.command = {"sh", "-c", "cd " + folder.string() + " || exit 99\n" + text};
+    options.command = {"sh", "-c", "cd " + folder.path().string() + " || exit 99\n" + text};
     options.processes_per_node = ranks;
     options.grace = milliseconds(3000);
     return options;
@@ -54,7 +49,7 @@ class LaunchTest : public testing::Test {
     return text.str();
   }
 
-  fs::path folder;
+  const TemporaryFolder folder;
   std::string out, err;
   milliseconds elapsed{0};
 };

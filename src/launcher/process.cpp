@@ -10,7 +10,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "core/error.h"
@@ -36,14 +35,14 @@ Channel make_channel(bool terminal, int our_stream) {
     tcgetattr(our_stream, &raw);
     cfmakeraw(&raw);
     if (openpty(&ours, &child, nullptr, &raw, &size) != 0) {
-      throw ConfigError("cannot open a terminal for a rank: {}", std::strerror(errno));
+      throw ConfigError("cannot open a terminal for a rank: {}", error_text(errno));
     }
     fcntl(ours, F_SETFD, FD_CLOEXEC);
     fcntl(child, F_SETFD, FD_CLOEXEC);
   } else {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-      throw ConfigError("cannot open a pipe for a rank: {}", std::strerror(errno));
+      throw ConfigError("cannot open a pipe for a rank: {}", error_text(errno));
     }
     ours = ends[0];
     child = ends[1];
@@ -122,20 +121,20 @@ Process::Process(const ProcessOptions& options) {
                        .launcher = getpid()};
   pid_ = fork();
   if (pid_ < 0) {
-    throw ConfigError("cannot start {}: {}", options.program, std::strerror(errno));
+    throw ConfigError("cannot start {}: {}", options.program, error_text(errno));
   }
   if (pid_ == 0) {
     become(plan);
   }
   out_ = std::move(out.ours);
   err_ = std::move(err.ours);
-  failure.child.reset();
+  failure.child.close();
   // Ends when exec closes the other end, or brings the reason why it could not run.
   int error = 0;
   fcntl(failure.ours.get(), F_SETFL, 0);
   if (read(failure.ours.get(), &error, sizeof(error)) == sizeof(error)) {
     waitpid(pid_, nullptr, 0);
-    throw ConfigError("cannot start {}: {}", options.program, std::strerror(error));
+    throw ConfigError("cannot start {}: {}", options.program, error_text(error));
   }
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/file_descriptor.h"
+#include "core/file_descriptor.h"
 
 namespace flowshard::launcher {
 

@@ -18,7 +18,7 @@ SignalReader::SignalReader() {
   sigaction(SIGPIPE, &ignore,
             &previous_pipe_action_);  // a closed output is no reason to leave the ranks alone
   fd_ = FileDescriptor(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
-  check(static_cast<bool>(fd_), "signalfd opens");
+  check(fd_.valid(), "signalfd opens");
 }
 
 SignalReader::~SignalReader() {

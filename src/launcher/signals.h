@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "launcher/file_descriptor.h"
+#include "core/file_descriptor.h"
 
 namespace flowshard::launcher {
 

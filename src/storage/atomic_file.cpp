@@ -42,11 +42,6 @@ FileDigest digest_of(std::span<const std::byte> bytes) {
   return {static_cast<int64_t>(bytes.size()), XXH3_64bits(bytes.data(), bytes.size())};
 }
 
-int FileDescriptor::close() {
-  const int result = ::close(std::exchange(value_, -1));
-  return result == 0 ? 0 : errno;
-}
-
 void AtomicFile::FreeHash::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), hash_(XXH3_createState()) {

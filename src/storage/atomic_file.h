@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-#include "storage/file_descriptor.h"
+#include "core/file_descriptor.h"
 
 struct XXH3_state_s;
 

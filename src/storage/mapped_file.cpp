@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "core/error.h"
-#include "storage/file_descriptor.h"
+#include "core/file_descriptor.h"
 
 namespace flowshard::storage {
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 #include "storage/atomic_file.h"
 #include "storage/mapped_file.h"
 #include "storage/writable_folder.h"
@@ -19,20 +20,14 @@ namespace fs = std::filesystem;
 
 class Storage : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "flowshard-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string contents(const fs::path& path) const {
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();
     return text.str();
   }
   size_t num_files() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+    return static_cast<size_t>(
+        std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
   }
   // What `action` says when it fails.
   template <typename Action>
@@ -45,7 +40,7 @@ class Storage : public testing::Test {
     return "no error";
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(Storage, PublishedFileReplacesTheOldOne) {
@@ -140,8 +135,8 @@ TEST_F(Storage, WhatCannotBeWrittenIsToldBeforehand) {
   const std::string file = (folder_ / "file").string();
   EXPECT_EQ(message_of([&] { require_writable_folder(folder_ / "file" / "x", "--output"); }),
             "--output: " + file + "/x cannot be a folder: " + file + " is a file");
-  EXPECT_EQ(message_of([&] { require_writable_file(folder_, "--grid"); }),
-            "--grid: " + fs::path(folder_).string() + " is a folder: name a file");
+  EXPECT_EQ(message_of([&] { require_writable_file(folder_.path(), "--grid"); }),
+            "--grid: " + folder_.path().string() + " is a folder: name a file");
   EXPECT_EQ(num_files(), 1U);
 }
 

@@ -1,11 +1,9 @@
 #include "telemetry/metrics_writer.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -76,28 +74,24 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& path, int64_t resume_s
   const Kept kept = kept_part(path, resume_step);
   size_bytes_ = kept.size_bytes;
   last_step_ = kept.last_step;
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file_ < 0 || ::ftruncate(file_, size_bytes_) != 0) {
-    const int error = errno;
-    if (file_ >= 0) ::close(file_);
-    throw DataError("cannot write {}: {}", path.string(), std::strerror(error));
+  file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file_.valid() || ::ftruncate(file_.get(), size_bytes_) != 0) {
+    throw DataError("cannot write {}: {}", path.string(), error_text(errno));
   }
 }
-
-MetricsWriter::~MetricsWriter() { ::close(file_); }
 
 void MetricsWriter::write(const StepRecord& record) {
   check(record.step > last_step_, "steps are recorded in order");
   const std::string line = line_of(record);
   size_t written = 0;
   while (written < line.size()) {
-    const ssize_t count = ::write(file_, line.data() + written, line.size() - written);
+    const ssize_t count = ::write(file_.get(), line.data() + written, line.size() - written);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       const int error = errno;
       // What part of the line fitted goes again. If even that fails, the next writer drops the torn line.
-      [[maybe_unused]] const int result = ::ftruncate(file_, size_bytes_);
-      throw DataError("cannot write {}: {}", path_.string(), std::strerror(error));
+      [[maybe_unused]] const int result = ::ftruncate(file_.get(), size_bytes_);
+      throw DataError("cannot write {}: {}", path_.string(), error_text(error));
     }
     written += static_cast<size_t>(count);
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "core/file_descriptor.h"
 #include "telemetry/step_record.h"
 
 namespace flowshard::telemetry {
@@ -18,9 +19,6 @@ class MetricsWriter {
   /// The file is cut once, so that it is whole whenever the process dies. Throws DataError if the file cannot
   /// be written, or if a line to be kept is no step record of a step above the one before it.
   explicit MetricsWriter(const std::filesystem::path& path, int64_t resume_step = 0);
-  ~MetricsWriter();
-  MetricsWriter(const MetricsWriter&) = delete;
-  MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   /// Appends one line and hands it to the system: a kill of the process after the call does not lose it.
   /// Throws DataError (no space) and leaves only whole lines. record.step must be above the last one written.
@@ -28,7 +26,7 @@ class MetricsWriter {
 
  private:
   std::filesystem::path path_;
-  int file_ = -1;
+  FileDescriptor file_;
   int64_t size_bytes_ = 0;
   int64_t last_step_ = 0;
 };

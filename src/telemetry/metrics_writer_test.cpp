@@ -16,19 +16,13 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::telemetry {
 namespace {
 
 class MetricsWriterTest : public testing::Test {
  protected:
-  MetricsWriterTest() {
-    std::string name = testing::TempDir() + "/metrics-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-    path_ = folder_ / "metrics.jsonl";
-  }
-  ~MetricsWriterTest() override { std::filesystem::remove_all(folder_); }
-
   std::string text() const {
     std::ostringstream content;
     content << std::ifstream(path_, std::ios::binary).rdbuf();
@@ -51,7 +45,8 @@ class MetricsWriterTest : public testing::Test {
     for (int64_t step = first; step <= last; ++step) writer.write({.step = step, .samples_seen = step * 32});
   }
 
-  std::filesystem::path folder_, path_;
+  const TemporaryFolder folder_;
+  const std::filesystem::path path_ = folder_ / "metrics.jsonl";
 };
 
 TEST_F(MetricsWriterTest, OneObjectALine) {

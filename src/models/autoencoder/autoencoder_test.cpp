@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::models {
 namespace {
@@ -130,7 +131,8 @@ TEST(AutoencoderNames, FollowDiffusers) {
 }
 
 std::string config_error(const std::string& content) {
-  const auto file = std::filesystem::path(testing::TempDir()) / "autoencoder_test.json";
+  const TemporaryFolder folder;
+  const auto file = folder / "config.json";
   std::ofstream(file) << content;
   try {
     AutoencoderConfig::from_file(file);

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::models {
 namespace {
@@ -124,7 +125,8 @@ TEST(ClipTextNames, FollowThePrefixOfTheFile) {
 }
 
 std::string config_error(const std::string& content) {
-  const auto file = std::filesystem::path(testing::TempDir()) / "clip_text_model_test.json";
+  const TemporaryFolder folder;
+  const auto file = folder / "config.json";
   std::ofstream(file) << content;
   try {
     ClipTextConfig::from_file(file);

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::models {
 namespace {
@@ -125,7 +126,8 @@ TEST(T5Names, ReadTheTiedKeyOnlyIfSharedIsAbsent) {
 }
 
 std::string config_error(const std::string& content) {
-  const auto file = std::filesystem::path(testing::TempDir()) / "t5_encoder_test.json";
+  const TemporaryFolder folder;
+  const auto file = folder / "config.json";
   std::ofstream(file) << content;
   try {
     T5Config::from_file(file);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 
 namespace flowshard::models {
 namespace {
@@ -17,8 +18,6 @@ using nlohmann::json;
 // A vocabulary of whole bytes and a few merges. Ids: i or 256 + i for character i, without or with </w>.
 struct ClipTokenizerTest : testing::Test {
   ClipTokenizerTest() {
-    fs::remove_all(folder);
-    fs::create_directories(folder);
     for (char32_t c = 'a'; c <= 'z'; ++c) {
       vocabulary[std::string(1, static_cast<char>(c))] = c;
       vocabulary[std::string(1, static_cast<char>(c)) + "</w>"] = 256 + c;
@@ -64,7 +63,8 @@ struct ClipTokenizerTest : testing::Test {
     return "no error";
   }
 
-  const fs::path folder = fs::path(testing::TempDir()) / "clip_tokenizer_test";
+  const TemporaryFolder temporary_folder;
+  const fs::path folder = temporary_folder.path();
   json vocabulary = json::object();
 };
 
@@ -86,7 +86,7 @@ TEST_F(ClipTokenizerTest, CutsWordsDigitsAndContractions) {
 
 TEST_F(ClipTokenizerTest, WritesBytesAsCharacters) {
   EXPECT_EQ(inner("\u00E9"), ids_of({"\u00C3", "\u00A9</w>"}));
-  EXPECT_EQ(inner("e\u0301"), ids_of({"\u00C3", "\u00A9</w>"}));  // B019
+  EXPECT_EQ(inner("e\u0301"), ids_of({"\u00C3", "\u00A9</w>"}));
   EXPECT_EQ(inner(std::string("a\0b", 3)), ids_of({"a</w>", "\u0100</w>", "b</w>"}));
 }
 
@@ -95,7 +95,7 @@ TEST_F(ClipTokenizerTest, ByteOutsideTheVocabularyIsTheUnknownToken) {
   EXPECT_EQ(ids, ids_of({"<|startoftext|>", "a</w>", "<|endoftext|>", "<|endoftext|>", "<|endoftext|>"}));
 }
 
-TEST_F(ClipTokenizerTest, TypedMarkerIsTheTokenOnlyAsWritten) {  // B092
+TEST_F(ClipTokenizerTest, TypedMarkerIsTheTokenOnlyAsWritten) {
   EXPECT_EQ(inner("a<|startoftext|>b"), ids_of({"a</w>", "<|startoftext|>", "b</w>"}));
   EXPECT_EQ(inner("<|STARTOFTEXT|>!"), ids_of({"<", "|</w>", "s", "t", "a", "r", "t", "o", "f", "t", "e", "x",
                                                "t</w>", "|", "></w>", "!</w>"}));

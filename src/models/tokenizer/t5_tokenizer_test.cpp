@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/temporary_folder.h"
 #include "models/tokenizer/charsmap.h"
 
 namespace flowshard::models {
@@ -57,11 +58,7 @@ std::string piece(const std::string& text, float score, char type = 1) {
 }
 
 struct T5TokenizerTest : testing::Test {
-  T5TokenizerTest() {
-    fs::remove_all(folder);
-    fs::create_directories(folder);
-    write("spiece.model", model);
-  }
+  T5TokenizerTest() { write("spiece.model", model); }
 
   void write(const std::string& name, const std::string& content) const {
     std::ofstream(folder / name, std::ios::binary) << content;
@@ -84,7 +81,8 @@ struct T5TokenizerTest : testing::Test {
   }
 
   using Ids = std::vector<int64_t>;
-  const fs::path folder = fs::path(testing::TempDir()) / "t5_tokenizer_test";
+  const TemporaryFolder temporary_folder;
+  const fs::path folder = temporary_folder.path();
   // Ids:                            0                        1                        2
   const std::string model = piece("<pad>", 0, 3) + piece("</s>", 0, 3) + piece("<unk>", 0, 2) +
                             //  3                          4                          5
@@ -102,7 +100,7 @@ TEST_F(T5TokenizerTest, TakesThePiecesWithTheHighestSum) {
   EXPECT_EQ(inner("baab"), (Ids{3, 6, 7, 6}));
 }
 
-TEST_F(T5TokenizerTest, SpacesOnlySeparateWords) {  // B017
+TEST_F(T5TokenizerTest, SpacesOnlySeparateWords) {
   for (const char* text : {"ab a", "  ab   a ", "ab\ta\n", "ab\u00A0\u3000a"}) {
     EXPECT_EQ(inner(text), (Ids{5, 9})) << text;
   }
@@ -110,7 +108,7 @@ TEST_F(T5TokenizerTest, SpacesOnlySeparateWords) {  // B017
   EXPECT_EQ(inner("b\u2581ab"), (Ids{3, 6, 5}));  // a space mark in the text starts a piece
 }
 
-TEST_F(T5TokenizerTest, RunOfUnknownCharactersIsOneUnknownToken) {  // B088, B022
+TEST_F(T5TokenizerTest, RunOfUnknownCharactersIsOneUnknownToken) {
   EXPECT_EQ(inner("{}"), (Ids{3, 2}));
   EXPECT_EQ(inner("ab{b}"), (Ids{5, 2, 6, 2}));
   EXPECT_EQ(inner(std::string("b\0b", 3)), (Ids{3, 6, 2, 6}));
@@ -123,7 +121,7 @@ TEST_F(T5TokenizerTest, ReplacesCharactersAsTheReferenceDoes) {
   EXPECT_EQ(inner("\uFB01\u0301\u0302"), (Ids{3, 8, 2}));  // that of a long one is not
 }
 
-TEST_F(T5TokenizerTest, TypedSpecialTokensAreTokens) {  // B089
+TEST_F(T5TokenizerTest, TypedSpecialTokensAreTokens) {
   EXPECT_EQ(T5Tokenizer(folder).encode("ab </s>.ab<pad><unk>", 9).ids, (Ids{5, 1, 3, 2, 4, 6, 0, 2, 1}));
   EXPECT_EQ(inner("a <extra_id_0>b<extra_id_99>"), (Ids{9, kFirstExtraId + 99, 3, 6, kFirstExtraId}));
   EXPECT_EQ(inner("<extra_id_100>").front(), 3);

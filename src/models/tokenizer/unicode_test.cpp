@@ -14,7 +14,7 @@ struct InvalidText {
 
 class InvalidUtf8 : public testing::TestWithParam<InvalidText> {};
 
-TEST_P(InvalidUtf8, IsRefusedWithThePositionOfTheByte) {  // B023
+TEST_P(InvalidUtf8, IsRefusedWithThePositionOfTheByte) {
   try {
     check_utf8(GetParam().bytes);
     FAIL();

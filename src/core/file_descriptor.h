@@ -1,20 +1,19 @@
-// The owner of a POSIX file descriptor, and the text of a system error.
+// A POSIX file descriptor with one owner, and the text of a system error.
 #pragma once
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 #include <system_error>
 #include <utility>
 
-namespace flowshard::storage {
+namespace flowshard {
 
 class FileDescriptor {
  public:
   explicit FileDescriptor(int value = -1) : value_(value) {}
-  ~FileDescriptor() {
-    if (valid()) ::close(value_);
-  }
+  ~FileDescriptor() { close(); }
   FileDescriptor(FileDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     std::swap(value_, other.value_);
@@ -24,8 +23,12 @@ class FileDescriptor {
   bool valid() const { return value_ >= 0; }
   int get() const { return value_; }
 
-  /// Closes now. Returns 0 or the error number: some file systems report a failed write only here.
-  int close();
+  /// Closes now, if it is open. Returns 0 or the error number: some file systems report a failed write only
+  /// here.
+  int close() {
+    if (!valid()) return 0;
+    return ::close(std::exchange(value_, -1)) == 0 ? 0 : errno;
+  }
 
  private:
   int value_;
@@ -33,4 +36,4 @@ class FileDescriptor {
 
 inline std::string error_text(int error_number) { return std::system_category().message(error_number); }
 
-}  // namespace flowshard::storage
+}  // namespace flowshard

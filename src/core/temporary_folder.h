@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace flowshard::checkpoint {
+namespace flowshard {
 
 class TemporaryFolder {
  public:
@@ -24,9 +24,10 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
 
  private:
   std::filesystem::path path_;
 };
 
-}  // namespace flowshard::checkpoint
+}  // namespace flowshard
