@@ -114,7 +114,7 @@ TEST(Environment, ListeningSocketIsForRankZeroOnly) {
             9);
 }
 
-// B049: an incomplete environment is never a quiet run of one process.
+// An incomplete environment is never a quiet run of one process.
 TEST(Environment, NamesTheMissingVariable) {
   expect_complaint(torchrun({}, {"RANK"}), {"RANK"});
   expect_complaint(torchrun({}, {"WORLD_SIZE"}), {"WORLD_SIZE"});

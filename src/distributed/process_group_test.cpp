@@ -237,7 +237,6 @@ std::string error_of_create(const Environment& environment) {
   return "no error";
 }
 
-// B047
 TEST(ProcessGroup, TakenPortIsNamedAtOnce) {
   const Listener listener;
   const auto start = std::chrono::steady_clock::now();
@@ -246,7 +245,6 @@ TEST(ProcessGroup, TakenPortIsNamedAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(800));
 }
 
-// B049
 TEST(ProcessGroup, RanksThatDoNotComeAreNamed) {
   int port = 0;
   {

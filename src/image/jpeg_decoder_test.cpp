@@ -5,10 +5,10 @@
 #include <jpeglib.h>
 
 #include <cstdlib>
-#include <random>
 #include <string>
 
 #include "core/error.h"
+#include "image/changed_bytes.h"
 #include "image/image.h"
 
 namespace flowshard::image {
@@ -127,7 +127,7 @@ std::string error_of(const Bytes& bytes, int64_t max_pixels = 178'956'970) {
   return "";
 }
 
-TEST(JpegDecoder, EveryOrientationBecomesTheSameUprightPicture) {  // B025
+TEST(JpegDecoder, EveryOrientationBecomesTheSameUprightPicture) {
   for (int orientation = 1; orientation <= 8; ++orientation) {
     for (const bool big_endian : {false, true}) {
       JpegOptions options;
@@ -145,7 +145,7 @@ TEST(JpegDecoder, EveryOrientationBecomesTheSameUprightPicture) {  // B025
   }
 }
 
-TEST(JpegDecoder, UnsoundExifMeansNoRotation) {  // B025
+TEST(JpegDecoder, UnsoundExifMeansNoRotation) {
   const Bytes sound = exif_with_orientation(6, false);
   std::vector<Bytes> unsound;
   for (size_t size = 0; size < 26; ++size) unsound.emplace_back(sound.begin(), sound.begin() + size);
@@ -161,7 +161,7 @@ TEST(JpegDecoder, UnsoundExifMeansNoRotation) {  // B025
   }
 }
 
-TEST(JpegDecoder, FourComponentsAreNeverInverted) {  // B026
+TEST(JpegDecoder, FourComponentsAreNeverInverted) {
   const std::array<uint8_t, 3> color{200, 60, 30};
   Bytes cmyk;  // as files hold it: inverted, and here with the K of no black
   for (int i = 0; i < 256; ++i) cmyk.insert(cmyk.end(), {color[0], color[1], color[2], 255});
@@ -185,7 +185,7 @@ TEST(JpegDecoder, GreyBecomesRgb) {
   EXPECT_LE(largest_difference(image, 5, 5, {90, 90, 90}), 1);
 }
 
-TEST(JpegDecoder, CutFilesAreErrorsThatNameTheSource) {  // B029
+TEST(JpegDecoder, CutFilesAreErrorsThatNameTheSource) {
   const Bytes whole = encode_jpeg(stored_pixels(1), {});
   EXPECT_EQ(error_of(whole), "");
   for (const size_t size : {whole.size() - 1, whole.size() / 2, size_t{100}, size_t{3}}) {
@@ -200,14 +200,14 @@ TEST(JpegDecoder, ABareByteAfterTheEndDoesNotMatter) {
   EXPECT_EQ(error_of(bytes), "");
 }
 
-TEST(JpegDecoder, OtherContentIsNamedAsSuch) {  // B029
+TEST(JpegDecoder, OtherContentIsNamedAsSuch) {
   EXPECT_EQ(error_of({}), "tar:key.jpg: the file is empty");
   const std::string page = "<!DOCTYPE html><html></html>";
   EXPECT_EQ(error_of({page.begin(), page.end()}), "tar:key.jpg: not a PNG, JPEG or WebP picture");
   EXPECT_EQ(error_of({0x1f, 0x8b, 8, 0, 0, 0, 0, 0}), "tar:key.jpg: not a PNG, JPEG or WebP picture");
 }
 
-TEST(JpegDecoder, ASizeAboveTheLimitIsRefusedFromTheHeader) {  // B032
+TEST(JpegDecoder, ASizeAboveTheLimitIsRefusedFromTheHeader) {
   Bytes bytes = encode_jpeg(stored_pixels(1), {});
   const Bytes frame{0xff, 0xc0, 0, 17, 8};
   const auto found = std::search(bytes.begin(), bytes.end(), frame.begin(), frame.end());
@@ -218,20 +218,8 @@ TEST(JpegDecoder, ASizeAboveTheLimitIsRefusedFromTheHeader) {  // B032
 }
 
 TEST(JpegDecoder, ChangedBytesGiveAPictureOrADataError) {
-  const Bytes whole =
-      encode_jpeg(stored_pixels(6), {.width = 20, .height = 40, .exif = exif_with_orientation(6, true)});
-  std::mt19937 random(1);
-  for (int i = 0; i < 3000; ++i) {
-    Bytes bytes = whole;
-    for (int change = 0; change < 3; ++change)
-      bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
-    try {
-      const Image image = decode(bytes, "x", 1'000'000);
-      EXPECT_EQ(image.pixels.size(), size_t{3} * image.width * image.height);
-    } catch (const DataError&) {
-      continue;
-    }
-  }
+  expect_picture_or_data_error(
+      encode_jpeg(stored_pixels(6), {.width = 20, .height = 40, .exif = exif_with_orientation(6, true)}));
 }
 
 }  // namespace

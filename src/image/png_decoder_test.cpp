@@ -2,10 +2,10 @@
 #include <png.h>
 #include <zlib.h>
 
-#include <random>
 #include <string>
 
 #include "core/error.h"
+#include "image/changed_bytes.h"
 #include "image/image.h"
 
 namespace flowshard::image {
@@ -83,7 +83,7 @@ TEST(PngDecoder, ReadsBackWhatTheEncoderWrote) {
   EXPECT_EQ(read.pixels, image.pixels);
 }
 
-TEST(PngDecoder, TransparentPixelsAreWhiteInEveryForm) {  // B028
+TEST(PngDecoder, TransparentPixelsAreWhiteInEveryForm) {
   const Bytes rgba = make_png(2, 1, 8, kRgba, {0, 255, 0, 0, 10, 20, 30, 255});
   EXPECT_EQ(decode(rgba, "x").pixels, (Bytes{255, 255, 255, 10, 20, 30}));
   const Bytes palette =
@@ -105,18 +105,18 @@ TEST(PngDecoder, SamplesOfOneAndSixteenBitsBecomeEight) {
             (Bytes{127, 128, 2}));
 }
 
-TEST(PngDecoder, AnEmptySizeIsRefused) {  // B031
+TEST(PngDecoder, AnEmptySizeIsRefused) {
   EXPECT_TRUE(error_of(make_png(0, 4, 8, kRgb, {})).starts_with("a.png: "));
   EXPECT_TRUE(error_of(make_png(4, 0, 8, kRgb, {})).starts_with("a.png: "));
   EXPECT_EQ(error_of(make_png(1, 1, 8, kRgb, {1, 2, 3})), "");
 }
 
-TEST(PngDecoder, ASizeAboveTheLimitIsRefusedFromTheHeader) {  // B032
+TEST(PngDecoder, ASizeAboveTheLimitIsRefusedFromTheHeader) {
   EXPECT_EQ(error_of(make_png(30000, 30000, 1, kGrey, {})),
             "a.png: 30000 x 30000 pixels are above the limit of 178956970");
 }
 
-TEST(PngDecoder, AnOversizedSideChunkIsIgnored) {  // B095
+TEST(PngDecoder, AnOversizedSideChunkIsIgnored) {
   const Bytes bomb = deflated(Bytes(50'000'000, 'a'));
   for (const std::string name : {"zTXt", "iCCP"}) {
     Bytes data{'n', 'a', 'm', 'e', 0, 0};
@@ -138,20 +138,8 @@ TEST(PngDecoder, CutAndDamagedFilesAreErrors) {
 }
 
 TEST(PngDecoder, ChangedBytesGiveAPictureOrADataError) {
-  const Bytes whole =
-      make_png(8, 8, 8, kPalette, Bytes(64, 1), {{"PLTE", {0, 255, 0, 10, 20, 30}}, {"tRNS", {0, 9}}});
-  std::mt19937 random(1);
-  for (int i = 0; i < 3000; ++i) {
-    Bytes bytes = whole;
-    for (int change = 0; change < 3; ++change)
-      bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
-    try {
-      const Image image = decode(bytes, "x", 1'000'000);
-      EXPECT_EQ(image.pixels.size(), size_t{3} * image.width * image.height);
-    } catch (const DataError&) {
-      continue;
-    }
-  }
+  expect_picture_or_data_error(
+      make_png(8, 8, 8, kPalette, Bytes(64, 1), {{"PLTE", {0, 255, 0, 10, 20, 30}}, {"tRNS", {0, 9}}}));
 }
 
 }  // namespace

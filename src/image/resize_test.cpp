@@ -48,7 +48,7 @@ TEST(Resize, ARampStaysARamp) {
     EXPECT_NEAR(doubled.pixels[(8 * 128 + x) * 3], ((x + 0.5) / 2 - 0.5) * 4, 0.51);
 }
 
-TEST(Resize, ExtremeShapesFit) {  // B031
+TEST(Resize, ExtremeShapesFit) {
   for (const auto& [width, height] : {std::pair{1, 1}, {1, 5000}, {5000, 1}}) {
     const Image resized = crop_and_resize(make_image(width, height, [](int, int) { return 77; }), 32, 48);
     ASSERT_EQ(resized.pixels.size(), size_t{32} * 48 * 3);

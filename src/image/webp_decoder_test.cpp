@@ -1,9 +1,8 @@
 #include <gtest/gtest.h>
 #include <webp/encode.h>
 
-#include <random>
-
 #include "core/error.h"
+#include "image/changed_bytes.h"
 #include "image/image.h"
 
 namespace flowshard::image {
@@ -44,19 +43,7 @@ TEST(WebpDecoder, CutFilesAndSizesAboveTheLimitAreErrors) {
 }
 
 TEST(WebpDecoder, ChangedBytesGiveAPictureOrADataError) {
-  const Bytes whole = encode_lossless(Bytes(16 * 16 * 4, 9), 16, 16, true);
-  std::mt19937 random(1);
-  for (int i = 0; i < 3000; ++i) {
-    Bytes bytes = whole;
-    for (int change = 0; change < 3; ++change)
-      bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
-    try {
-      const Image image = decode(bytes, "x", 1'000'000);
-      EXPECT_EQ(image.pixels.size(), size_t{3} * image.width * image.height);
-    } catch (const DataError&) {
-      continue;
-    }
-  }
+  expect_picture_or_data_error(encode_lossless(Bytes(16 * 16 * 4, 9), 16, 16, true));
 }
 
 }  // namespace

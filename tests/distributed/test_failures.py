@@ -65,7 +65,6 @@ def test_absent_rank_is_named_by_all(start_ranks, absent):
     assert time.monotonic() - start < 8
 
 
-# B049
 def test_name_that_does_not_resolve_is_named(start_ranks):
     [rank] = start_ranks([1], 2, SHORT, MASTER_ADDR="no-such-host.invalid")
     code, lines = rank.end(timeout=10)
@@ -73,7 +72,6 @@ def test_name_that_does_not_resolve_is_named(start_ranks):
     assert_names(lines, "rank 1 of 2: rendezvous", "rank 0 did not come", "no-such-host.invalid does not resolve")
 
 
-# B049
 @pytest.mark.parametrize("variables, words", [
     ({"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}, ["RANK"]),
     ({"RANK": "0", "WORLD_SIZE": "0"}, ["WORLD_SIZE=0"]),
@@ -87,7 +85,6 @@ def test_wrong_environment_is_refused_at_once(variables, words):
     assert_names(lines, *words)
 
 
-# B047
 def test_taken_port_is_named_and_the_other_job_goes_on(start_ranks):
     port = free_port()
     first = start_ranks([0, 1], 2, (160, 0.05, 10), MASTER_PORT=port)

@@ -66,7 +66,6 @@ def test_accelerate_that_starts_one_process_without_a_rank_is_refused():
     assert finished(done) == 0
 
 
-# B047
 def test_two_jobs_at_once_do_not_meet():
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for done in pool.map(lambda _: run([LAUNCH_PROGRAM, 2, 0, RANK_PROGRAM, 20, 0.02, 20]), range(2)):

@@ -44,7 +44,6 @@ def test_mistakes_are_refused_before_a_rank_starts(flowshard, arguments, words):
     assert len(done.stderr.splitlines()) == 1 and not done.stdout
 
 
-# B047
 def test_taken_port_is_named(flowshard):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

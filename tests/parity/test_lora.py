@@ -75,7 +75,7 @@ def compare(run, folder, args, expected, limit=1e-5):
 @pytest.mark.parametrize("rslora", [False, True])
 def test_diffusers_file_with_a_rank_and_alpha_per_layer(run, dev, tmp_path, rslora):
     model = make_model("dev")
-    # 64 is more than any side of most layers (B085); 10/10, 18/18 and 11/5 are those of B013.
+    # 64 is more than any side of most layers.
     add_random_adapter(model, "a", 1, r=4, lora_alpha=6, target_modules=ALL_LINEARS, use_rslora=rslora,
                        rank_pattern={"to_q": 10, "net.2": 18, "net.0.proj": 11, "transformer_blocks.0.attn.to_k": 64},
                        alpha_pattern={"to_q": 10, "net.2": 18, "net.0.proj": 5, "to_v": 1})

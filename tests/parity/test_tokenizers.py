@@ -1,4 +1,4 @@
-"""Token ids of both tokenizers, against transformers. A comment such as B091 names the fault that a prompt is for."""
+"""Token ids of both tokenizers, against transformers."""
 import gzip
 import itertools
 import json
@@ -19,10 +19,10 @@ PROGRAM = pathlib.Path(
 
 PROMPTS = [
     "", " ", "   ", "\t", "\n", "\r\n", " \t\r\n \v\f ", "a", "a ", " a", "a\n", "\na",
-    "a photo of a fox",  # B020
-    "Hi there I'm good", "Hi there     I'm good", "Hi there\tI'm good", "Hi there\nI'm good\n",  # B017
-    "r\u00e9sum\u00e9", "na\u00efve caf\u00e9", "re\u0301sume\u0301", "nai\u0308ve cafe\u0301",  # B019
-    "Un petit chaton tr\u00e8s mignon", "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 family",  # B022
+    "a photo of a fox",
+    "Hi there I'm good", "Hi there     I'm good", "Hi there\tI'm good", "Hi there\nI'm good\n",
+    "r\u00e9sum\u00e9", "na\u00efve caf\u00e9", "re\u0301sume\u0301", "nai\u0308ve cafe\u0301",
+    "Un petit chaton tr\u00e8s mignon", "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 family",
     "\U0001f469\U0001f3fd\u200d\U0001f680\U0001f3f3\ufe0f\u200d\U0001f308\u2764\ufe0f\u200d\U0001f525",
     "\u4e00\u53ea\u53ef\u7231\u7684\u5c0f\u732b\uff0c\u8d5b\u535a\u670b\u514b\u98ce\u683c",
     "\u0642\u0637\u0629 \u0644\u0637\u064a\u0641\u0629 \u0641\u064a \u0627\u0644\u062d\u062f\u064a\u0642\u0629",
@@ -35,13 +35,13 @@ PROMPTS = [
     "\u0301", "\u0301\u0302\u0303", " \u0301 ", "a\u0323\u0307", "a\u0307\u0323", "\u1e0b\u0323", "\u0344",
     "\u212b\u2126",
     "\x00", "a\x00b", "\x00\x00 x \x00", "\x01\x02\x7f\x80\x9f", "a\x85b", "a\x1cb\x1fc",
-    "1-${phone.number}", '{"prompt": "a {red} cube", "n": [1, 2]}', "{}", "{{}}",  # B088
-    "Hey </s>. how are you", "a <pad> b", "<pad>", "</s>", "<unk>", "a<unk>b", "x </s></s> y",  # B089
+    "1-${phone.number}", '{"prompt": "a {red} cube", "n": [1, 2]}', "{}", "{{}}",
+    "Hey </s>. how are you", "a <pad> b", "<pad>", "</s>", "<unk>", "a<unk>b", "x </s></s> y",
     "<extra_id_0>", "a <extra_id_0> b<extra_id_1>c", "  <extra_id_99>  ", "<extra_id_100>", "<EXTRA_ID_0>",
     "<extra_id_0",
-    "1233", "12 33", "1,234.56", "x2 y3z",  # B091
+    "1233", "12 33", "1,234.56", "x2 y3z",
     "\u0663\u0664\u0665 \u096a\u096b\u096c \u00b2\u00b3\u00b9 \u00bd \u2177 \u2163\u2162 \u2460\u2461",
-    "cat<|endoftext|>dog", "cat <|endoftext|> dog", "<|startoftext|>", "<|endoftext|><|endoftext|>",  # B092
+    "cat<|endoftext|>dog", "cat <|endoftext|> dog", "<|startoftext|>", "<|endoftext|><|endoftext|>",
     "cat<|ENDOFTEXT|>dog", "<|StartOfText|>!<|EndOfText|>", "!<|endoftext|", "<|endoftext|>|>", "<<|endoftext|>>",
     "!<|STARTOFTEXT|>", "<|ENDOFTEXT|>'s", "x<|ENDOFTEXT|>!!", "<| endoftext |>", "\uff1c|endoftext|\uff1e",
     "\uff1cpad\uff1e \uff1c/s\uff1e \uff1cunk\uff1e\uff58\uff1cunk\uff1e",
@@ -227,9 +227,9 @@ def test_clip_ids_that_users_quoted(clip):
     folder, _ = clip("files")
     texts = ["a photo of a fox", "r\u00e9sum\u00e9", "1233", "12 33"]
     fox, resume, digits, spaced = (ids for ids, _ in tokenize("clip", folder, 8, texts))
-    assert fox == [49406, 320, 1125, 539, 320, 3240, 49407, 49407]  # B020
-    assert resume[1:4] == [29106, 7054, 4166]  # B019
-    assert digits == spaced  # B091
+    assert fox == [49406, 320, 1125, 539, 320, 3240, 49407, 49407]
+    assert resume[1:4] == [29106, 7054, 4166]
+    assert digits == spaced
 
 
 # --- T5 --------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_we_read_shards_of_webdataset(tmp_path):
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_we_read_every_form_of_tar(tmp_path, form):  # B100
+def test_we_read_every_form_of_tar(tmp_path, form):
     keys = [*KEYS, "long/" + "n" * 150 + "1", "long/" + "n" * 150 + "2"]
     png = io.BytesIO()
     Image.new("RGB", (8, 8), (1, 2, 3)).save(png, "png")
@@ -88,7 +88,7 @@ def test_we_read_every_form_of_tar(tmp_path, form):  # B100
     assert {key: caption for key, (_, caption, _) in ours.items()} == {f"a.tar:{key}": key for key in keys}
 
 
-def test_a_cut_shard_loses_its_last_sample_as_webdataset_does(tmp_path):  # B038
+def test_a_cut_shard_loses_its_last_sample_as_webdataset_does(tmp_path):
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         for sample in make_samples([f"{i:03}" for i in range(40)]):
             writer.write(sample)
