@@ -4,111 +4,10 @@
 #include <optional>
 
 #include "core/error.h"
+#include "models/autoencoder/blocks.h"
 
 namespace flowshard::models {
 namespace {
-
-constexpr double kNormEps = 1e-6;
-
-// [Note: order of pictures] On a CPU a convolution takes half the time on channels-last pictures, the
-// reordering included. ATen's channels-last group norm, however, computes the variance as E[x^2] - E[x]^2 and
-// loses up to four digits. So convolutions reorder what they get, and norms order it back.
-at::Tensor in_order_of_convolutions(const at::Tensor& x) {
-  return x.is_cpu() ? x.contiguous(at::MemoryFormat::ChannelsLast) : x;
-}
-
-/// A square convolution with bias. 3x3 keeps the size; stride 2 halves it, padding right and below only.
-class Conv {
- public:
-  Conv(nn::ParameterGroup& group, const std::string& name, int64_t in, int64_t out, int64_t kernel = 3,
-       int64_t stride = 1)
-      : weight_(name + ".weight", {out, in, kernel, kernel}), bias_(name + ".bias", {out}), stride_(stride) {
-    group.parameters.insert(group.parameters.end(), {&weight_, &bias_});
-  }
-
-  at::Tensor forward(const at::Tensor& pictures) const {  // [B, in, H, W]
-    const at::Tensor x = in_order_of_convolutions(pictures);
-    if (stride_ == 2)
-      return at::conv2d(at::constant_pad_nd(x, {0, 1, 0, 1}), weight_.value, bias_.value, stride_);
-    return at::conv2d(x, weight_.value, bias_.value, stride_, /*padding=*/weight_.shape[2] / 2);
-  }
-
-  /// The 1x1 convolution of tokens [B, L, in], which is a linear layer.
-  at::Tensor forward_tokens(const at::Tensor& x) const {
-    return at::linear(x, weight_.value.flatten(1), bias_.value);
-  }
-
- private:
-  nn::Parameter weight_, bias_;
-  int64_t stride_;
-};
-
-class Norm {
- public:
-  Norm(nn::ParameterGroup& group, const std::string& name, int64_t channels, int64_t num_groups)
-      : weight_(name + ".weight", {channels}), bias_(name + ".bias", {channels}), num_groups_(num_groups) {
-    group.parameters.insert(group.parameters.end(), {&weight_, &bias_});
-  }
-
-  at::Tensor forward(const at::Tensor& x) const {
-    // [Note: order of pictures]
-    return at::group_norm(x.contiguous(), num_groups_, weight_.value, bias_.value, kNormEps);
-  }
-  at::Tensor forward_silu(const at::Tensor& x) const {
-    at::Tensor y = forward(x);
-    return at::silu_(y);
-  }
-
- private:
-  nn::Parameter weight_, bias_;
-  int64_t num_groups_;
-};
-
-class ResnetBlock {
- public:
-  ResnetBlock(nn::ParameterGroup& group, const std::string& name, int64_t in, int64_t out, int64_t num_groups)
-      : norm1_(group, name + ".norm1", in, num_groups),
-        conv1_(group, name + ".conv1", in, out),
-        norm2_(group, name + ".norm2", out, num_groups),
-        conv2_(group, name + ".conv2", out, out) {
-    if (in != out) nin_shortcut_.emplace(group, name + ".nin_shortcut", in, out, 1);
-  }
-
-  at::Tensor forward(const at::Tensor& x) const {
-    at::Tensor h = conv1_.forward(norm1_.forward_silu(x));
-    h = conv2_.forward(norm2_.forward_silu(h));
-    return h.add_(nin_shortcut_ ? nin_shortcut_->forward(x) : x);
-  }
-
- private:
-  Norm norm1_;
-  Conv conv1_;
-  Norm norm2_;
-  Conv conv2_;
-  std::optional<Conv> nin_shortcut_;
-};
-
-/// Single-head attention over all places of the picture.
-class AttnBlock {
- public:
-  AttnBlock(nn::ParameterGroup& group, const std::string& name, int64_t channels, int64_t num_groups)
-      : norm_(group, name + ".norm", channels, num_groups),
-        q_(group, name + ".q", channels, channels, 1),
-        k_(group, name + ".k", channels, channels, 1),
-        v_(group, name + ".v", channels, channels, 1),
-        proj_out_(group, name + ".proj_out", channels, channels, 1) {}
-
-  at::Tensor forward(const at::Tensor& x) const {
-    const at::Tensor tokens = norm_.forward(x).flatten(2).transpose(1, 2);  // [B, H W, channels]
-    const auto head = [&](const Conv& projection) { return projection.forward_tokens(tokens).unsqueeze(1); };
-    const at::Tensor out = at::scaled_dot_product_attention(head(q_), head(k_), head(v_)).squeeze(1);
-    return proj_out_.forward_tokens(out).transpose(1, 2).reshape(x.sizes()).add_(x);
-  }
-
- private:
-  Norm norm_;
-  Conv q_, k_, v_, proj_out_;
-};
 
 struct Mid {
   Mid(nn::ParameterGroup& group, const std::string& name, int64_t channels, const AutoencoderConfig& config)
@@ -135,7 +34,7 @@ struct Level {
   }
 
   std::deque<ResnetBlock> block;
-  std::optional<Conv> resample;
+  std::optional<Conv2d> resample;
 };
 
 struct Encoder {
@@ -168,11 +67,11 @@ struct Encoder {
     return conv_out.forward(norm_out.forward_silu(mid.forward(h)));
   }
 
-  Conv conv_in;
+  Conv2d conv_in;
   std::deque<Level> down;
   Mid mid;
-  Norm norm_out;
-  Conv conv_out;
+  GroupNorm norm_out;
+  Conv2d conv_out;
 };
 
 struct Decoder {
@@ -204,11 +103,11 @@ struct Decoder {
     return conv_out.forward(norm_out.forward_silu(h));
   }
 
-  Conv conv_in;
+  Conv2d conv_in;
   Mid mid;
   std::deque<Level> up;  // from the smallest picture to the largest
-  Norm norm_out;
-  Conv conv_out;
+  GroupNorm norm_out;
+  Conv2d conv_out;
 };
 
 }  // namespace
@@ -225,7 +124,7 @@ struct Autoencoder::Impl {
   nn::ParameterGroup root;
   Encoder encoder;
   Decoder decoder;
-  std::optional<Conv> quant_conv, post_quant_conv;
+  std::optional<Conv2d> quant_conv, post_quant_conv;
 };
 
 Autoencoder::Autoencoder(const AutoencoderConfig& config) : impl_(std::make_unique<Impl>(config)) {}
