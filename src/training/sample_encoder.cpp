@@ -4,15 +4,16 @@
 
 #include "flow_matching/latents.h"
 #include "flow_matching/loss.h"
+#include "model_folder/component_files.h"
 
 namespace flowshard::training {
 
 SampleEncoder::SampleEncoder(const ModelFolder& folder, const TrainConfig& config, at::TensorOptions options)
-    : config_(config),
-      options_(options),
-      conditioner_(folder, options),
-      autoencoder_config_(models::AutoencoderConfig::from_file(folder.part("vae") / "config.json")),
-      autoencoder_(load_autoencoder(folder, options)) {}
+    : config_(config), options_(options), conditioner_(folder, options) {
+  const AutoencoderFiles files = AutoencoderFiles::open(folder.part("vae"));
+  autoencoder_config_ = files.config;
+  autoencoder_ = files.load(options);
+}
 
 EncodedBatch SampleEncoder::encode(const dataset::Batch& batch) {
   at::NoGradGuard no_grad;

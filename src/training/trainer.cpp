@@ -14,25 +14,21 @@
 #include "dataset/dataset.h"
 #include "dataset/shard_list.h"
 #include "distributed/process_group.h"
-#include "flow_matching/latents.h"
-#include "flow_matching/loss.h"
-#include "flow_matching/schedule.h"
 #include "fsdp/fully_shard.h"
+#include "model_folder/component_files.h"
 #include "model_folder/model_folder.h"
-#include "models/flow_transformer/flow_transformer.h"
 #include "storage/writable_folder.h"
 #include "telemetry/metrics_writer.h"
 #include "telemetry/progress_reporter.h"
 #include "training/learning_rate.h"
+#include "training/objective.h"
 #include "training/optimizer.h"
 #include "training/run_checkpoints.h"
-#include "training/sample_encoder.h"
+#include "training/step_phases.h"
 #include "training/stop_request.h"
 
 namespace flowshard::training {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 at::Device device_of(const TrainConfig& config, const distributed::Environment& environment) {
   if (config.run.device == Device::kCpu) return at::kCPU;
@@ -72,13 +68,11 @@ class Trainer {
         environment_(environment),
         device_(device_of(config, environment)),
         folder_(ModelFolder::open(config.model.path)),
-        transformer_(
-            models::FlowTransformerConfig::from_diffusers(folder_.part("transformer") / "config.json")),
-        encoder_(folder_, config, at::TensorOptions(compute_dtype()).device(device_)),
-        ranks_((check_input(),
-                distributed::ProcessGroup::create(environment, device_,
-                                                  std::chrono::seconds(config.distributed.timeout_seconds)))),
-        state_((make_trainable(), transformer_.groups()), shard_context(config, *ranks_, device_)) {
+        objective_(folder_, config, device_),
+        weights_(check_input()),
+        ranks_(distributed::ProcessGroup::create(environment, device_,
+                                                 std::chrono::seconds(config.distributed.timeout_seconds))),
+        state_((make_trainable(), transformer().groups()), shard_context(config, *ranks_, device_)) {
     initialize_weights();
     optimizer_ = std::make_unique<Optimizer>(state_, config.optimizer, config.ema.decay);
     checkpoints_ = std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, state_, *optimizer_);
@@ -88,73 +82,59 @@ class Trainer {
   int run();
 
  private:
-  at::ScalarType compute_dtype() const {
-    return config_.precision.mode == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
-  }
+  models::FlowTransformer& transformer() { return objective_.transformer(); }
   void make_trainable() {
-    for (nn::Parameter* parameter : transformer_.parameters()) parameter->trainable = true;
+    for (nn::Parameter* parameter : transformer().parameters()) parameter->trainable = true;
   }
-  void check_input();
-  void check_shapes() const;
+  std::optional<TransformerFiles> check_input();
   void initialize_weights();
   void start_data(Resume resume);
+  dataset::Batch next_batch();
   void warn_of_bad_samples();
   void require_finite(double loss, double grad_norm) const;
   telemetry::StepRecord step();
   void save(telemetry::ProgressReporter* progress);
-  at::Tensor backward_pass(int64_t global_count);
   void train_to_end_or_signal(telemetry::MetricsWriter* metrics, telemetry::ProgressReporter* progress);
 
   TrainConfig config_;
   distributed::Environment environment_;
   at::Device device_;
   ModelFolder folder_;
-  models::FlowTransformer transformer_;
-  SampleEncoder encoder_;
+  Objective objective_;
+  std::optional<TransformerFiles> weights_;  // that a pretrained transformer starts from, until it has
   std::unique_ptr<distributed::ProcessGroup> ranks_;
   fsdp::ShardedState state_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<dataset::BatchLoader> loader_;
+  StepPhases phases_;
   int64_t samples_seen_ = 0;  // by all ranks
   int64_t saved_step_ = -1;   // of the newest checkpoint
   size_t num_problems_named_ = 0;
-  int64_t step_begun_ = 0;
-  int stop_signal_ = 0;     // not 0 on any rank once it is not 0 on one
-  const char* phase_ = "";  // of that step: what an error interrupts
+  int stop_signal_ = 0;  // not 0 on any rank once it is not 0 on one
 };
 
 // What can be known without the other ranks and without work.
-void Trainer::check_input() {
-  check_shapes();
+std::optional<TransformerFiles> Trainer::check_input() {
   dataset::require_shards(dataset::expand_shards(config_.data.shards));
-  if (config_.model.initialization == Initialization::kPretrained) fill_transformer(folder_, transformer_);
+  std::optional<TransformerFiles> weights;
+  if (config_.model.initialization == Initialization::kPretrained) {
+    weights = TransformerFiles::open(folder_.part("transformer"));
+    weights->fill(transformer());  // nothing is materialized yet: this only checks
+  }
   storage::require_writable_folder(config_.run.output_dir, "run.output_dir");
-}
-
-void Trainer::check_shapes() const {
-  const auto& config = transformer_.config();
-  const int64_t multiple = 2 * encoder_.autoencoder_config().downsampling();
-  if (config_.data.height % multiple != 0 || config_.data.width % multiple != 0) {
-    throw ConfigError("data.height and data.width are {}x{}: they must be multiples of {} for {}",
-                      config_.data.height, config_.data.width, multiple, config_.model.path);
-  }
-  if (config.in_channels != 4 * encoder_.autoencoder_config().latent_channels ||
-      config.context_in_dim != encoder_.conditioner().hidden_size() ||
-      config.vec_in_dim != encoder_.conditioner().pooled_size()) {
-    throw ConfigError("{}: the transformer does not fit the folder's text encoders or autoencoder",
-                      config_.model.path);
-  }
+  return weights;
 }
 
 void Trainer::initialize_weights() {
-  if (config_.model.initialization == Initialization::kRandom) {
-    state_.initialize([&](const nn::ParameterGroup& group) {
+  state_.initialize([&](const nn::ParameterGroup& group) {
+    if (weights_) {
+      weights_->fill(transformer());  // the group that is materialized
+    } else {
       models::initialize_random(group.parameters, static_cast<uint64_t>(config_.run.seed));
-    });
-    return;
-  }
-  state_.initialize([&](const nn::ParameterGroup&) { fill_transformer(folder_, transformer_); });
+    }
+  });
+  weights_.reset();
 }
 
 void Trainer::start_data(Resume resume) {
@@ -189,43 +169,11 @@ void Trainer::warn_of_bad_samples() {
   fmt::print(stderr, "{}", text);
 }
 
-at::Tensor Trainer::backward_pass(int64_t global_count) {
-  phase_ = "loading a batch";
-  const dataset::Batch batch = loader_->next();
+dataset::Batch Trainer::next_batch() {
+  phases_.begin(kLoadingPhase);
+  dataset::Batch batch = loader_->next();
   warn_of_bad_samples();
-  phase_ = "encoding a batch";
-  const EncodedBatch encoded = encoder_.encode(batch);
-  const auto image_tokens = encoded.x0.size(1);
-
-  std::vector<flow_matching::SampleKey> keys;
-  for (size_t i = 0; i < batch.sample_ids.size(); ++i) {
-    keys.push_back({static_cast<uint64_t>(batch.sample_ids[i]), static_cast<uint64_t>(batch.epochs[i])});
-  }
-  const double mu =
-      config_.flow.shift == Shift::kResolution ? flow_matching::shift_mu({}, image_tokens) : 0.0;
-  const auto noisy = flow_matching::add_noise(encoded.x0, static_cast<uint64_t>(config_.run.seed), keys,
-                                              {config_.flow.timestep_mean, config_.flow.timestep_std, mu});
-
-  const int64_t downsampling = encoder_.autoencoder_config().downsampling();
-  phase_ = "forward pass";
-  state_.begin_forward();
-  const at::Tensor velocity = transformer_.forward(
-      {.img = noisy.x_t,
-       .img_ids =
-           flow_matching::image_ids(config_.data.height / downsampling, config_.data.width / downsampling)
-               .to(device_),
-       .txt = encoded.txt,
-       .timesteps = noisy.t,
-       .y = encoded.y,
-       .guidance = transformer_.config().guidance_embed ? at::full_like(noisy.t, config_.flow.guidance)
-                                                        : at::Tensor()},
-      state_);
-  const at::Tensor loss =
-      flow_matching::flow_matching_loss(velocity, noisy.target, global_count * encoded.x0[0].numel());
-  phase_ = "backward pass";
-  loss.backward();
-  state_.end_backward();
-  return loss.detach();
+  return batch;
 }
 
 // Every rank holds the same two numbers, so all of them stop here, before the weights are touched.
@@ -233,20 +181,21 @@ void Trainer::require_finite(double loss, double grad_norm) const {
   if (std::isfinite(loss) && std::isfinite(grad_norm)) return;
   throw DataError(
       "the loss is {} and the gradient norm {}: training has diverged, and nothing of this step is kept; go "
-      "on from "
-      "the last checkpoint with a lower optimizer.lr (it is {}), a longer schedule.warmup_steps or a smaller "
-      "train.max_grad_norm",
+      "on "
+      "from the last checkpoint with a lower optimizer.lr (it is {}), a longer schedule.warmup_steps or a "
+      "smaller train.max_grad_norm",
       loss, grad_norm, learning_rate(config_, optimizer_->step_count() + 1));
 }
 
 telemetry::StepRecord Trainer::step() {
-  const auto start = Clock::now();
   const int64_t passes = config_.train.gradient_accumulation_steps;
   const int64_t global_samples = config_.train.batch_size * environment_.world_size * passes;
   state_.begin_step();
   at::Tensor loss = at::zeros({1}, at::TensorOptions(at::kFloat).device(device_));
-  for (int64_t pass = 0; pass < passes; ++pass) loss.add_(backward_pass(global_samples));
-  phase_ = "gradient norm";
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    loss.add_(objective_.backward_pass(next_batch(), global_samples, state_, phases_));
+  }
+  phases_.begin("gradient norm");
   // One collective for both: ranks must agree on the step to stop at.
   const int own_signal = StopRequest::signal();
   const at::Tensor sums = at::cat({loss, at::full({1}, own_signal == 0 ? 0.0 : 1.0, loss.options())});
@@ -258,7 +207,7 @@ telemetry::StepRecord Trainer::step() {
   const double max_norm = config_.train.max_grad_norm;
   const double scale = max_norm > 0 && grad_norm > max_norm ? max_norm / (grad_norm + 1e-6) : 1.0;
   const double lr = learning_rate(config_, optimizer_->step_count() + 1);
-  phase_ = "optimizer step";
+  phases_.begin("optimizer step");
   optimizer_->step(lr, scale);
   samples_seen_ += global_samples;
   return {.step = optimizer_->step_count(),
@@ -266,8 +215,9 @@ telemetry::StepRecord Trainer::step() {
           .loss = mean_loss,
           .grad_norm = grad_norm,
           .lr = lr,
-          .step_seconds = std::chrono::duration<double>(Clock::now() - start).count(),
-          .extras = {}};
+          .step_seconds = phases_.step_seconds(),
+          .extras = {{"data_seconds", phases_.seconds(kLoadingPhase)},
+                     {"encode_seconds", phases_.seconds(kEncodingPhase)}}};
 }
 
 int Trainer::run() {
@@ -286,7 +236,7 @@ int Trainer::run() {
     const StopRequest stop_request;
     train_to_end_or_signal(metrics.get(), progress.get());
   } catch (const Error&) {
-    rethrow_within(fmt::format("step {} ({})", step_begun_, phase_));
+    rethrow_within(phases_.where());
   }
   if (stop_signal_ != 0 && progress) {
     progress->message(fmt::format("stopped by signal {}: go on with --resume auto", stop_signal_));
@@ -297,9 +247,9 @@ int Trainer::run() {
 void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
                                      telemetry::ProgressReporter* progress) {
   while (optimizer_->step_count() < config_.train.steps && stop_signal_ == 0) {
-    step_begun_ = optimizer_->step_count() + 1;
+    phases_.begin_step(optimizer_->step_count() + 1);
     const telemetry::StepRecord record = step();
-    phase_ = "metrics";
+    phases_.begin("metrics");
     if (metrics) metrics->write(record);
     if (progress) progress->update(record);
     if (record.step % config_.checkpoint.every_steps == 0) save(progress);
@@ -308,7 +258,7 @@ void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
 }
 
 void Trainer::save(telemetry::ProgressReporter* progress) {
-  phase_ = "saving a checkpoint";
+  phases_.begin("saving a checkpoint");
   const std::string name = checkpoints_->save(samples_seen_, loader_->stats().fingerprint);
   saved_step_ = optimizer_->step_count();
   if (progress) progress->message("saved " + name);

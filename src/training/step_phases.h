@@ -1,0 +1,41 @@
+// What an optimizer step is doing, for the message of an error, and how long that took, for the record of the
+// step. Used by one thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace flowshard::training {
+
+/// The phases whose times are recorded.
+inline constexpr std::string_view kLoadingPhase = "loading a batch", kEncodingPhase = "encoding a batch";
+
+class StepPhases {
+ public:
+  /// Times start from zero.
+  void begin_step(int64_t step);
+
+  /// "forward pass", ...: what is done from now on. Ends the phase before it. A step may return to a phase.
+  void begin(std::string_view name);
+
+  /// Seconds of this step in the phase, and since the step began. On a GPU the time until the work is queued:
+  /// the phases that wait for its results pay for it.
+  double seconds(std::string_view name) const;
+  double step_seconds() const;
+
+  /// "step 12 (forward pass)"
+  std::string where() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  int64_t step_ = 0;
+  std::string name_;
+  Clock::time_point step_start_, phase_start_;
+  std::map<std::string, double, std::less<>> seconds_;  // of phases that have ended, by name
+};
+
+}  // namespace flowshard::training
