@@ -57,6 +57,10 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   return at::view_as_real(pairs * turn).flatten(-2).to(x.scalar_type());
 }
 
+at::Tensor joined(const std::vector<at::Tensor>& streams) {
+  return streams.size() == 1 ? streams[0] : at::cat(streams, 1);
+}
+
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
@@ -203,12 +207,13 @@ JointQkv reference::qk_norm_rope(const std::vector<QkvStream>& streams, const at
   std::vector<at::Tensor> normed, values;
   for (const QkvStream& stream : streams) {
     const at::Tensor scales = at::stack({stream.q_scale, stream.k_scale}).unsqueeze(1);  // [2, 1, Dh]
-    normed.push_back(rms_norm(stream.qkv.narrow(2, 0, 2), scales, eps));
-    values.push_back(stream.qkv.select(2, 2));
+    // split and unbind: their gradients are joined in one copy, those of narrow and select are added.
+    const auto parts = stream.qkv.split_with_sizes({2, 1}, 2);
+    normed.push_back(rms_norm(parts[0], scales, eps));
+    values.push_back(parts[1].squeeze(2));
   }
-  const at::Tensor qk = rope(at::cat(normed, 1), cos, sin);  // [B, L, 2, H, Dh]
-  return {qk.select(2, 0).transpose(1, 2), qk.select(2, 1).transpose(1, 2),
-          at::cat(values, 1).transpose(1, 2)};
+  const auto qk = rope(joined(normed), cos, sin).unbind(2);  // of [B, L, 2, H, Dh]
+  return {qk[0].transpose(1, 2), qk[1].transpose(1, 2), joined(values).transpose(1, 2)};
 }
 
 JointQkv qk_norm_rope(const std::vector<QkvStream>& streams, const at::Tensor& cos, const at::Tensor& sin,

@@ -53,7 +53,11 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     }
     if (bias && bias->trainable) bias->accumulate_grad(grad_output.sum(0));
     at::Tensor grad_x;
-    if (context->saved_data["x_needs_grad"].toBool()) grad_x = at::matmul(grad_outputs[0], weight->value);
+    if (context->saved_data["x_needs_grad"].toBool()) {
+      std::vector<int64_t> shape = grad_outputs[0].sizes().vec();
+      shape.back() = weight->shape[1];
+      grad_x = at::mm(grad_output, weight->value).view(shape);
+    }
     return {grad_x, Variable(), Variable(), Variable(), Variable()};
   }
 };

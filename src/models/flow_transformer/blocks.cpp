@@ -80,7 +80,10 @@ nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
   const auto joint = kernels::qk_norm_rope(
       {stream_of(txt_qkv, txt_.norm, num_heads_), stream_of(img_qkv, img_.norm, num_heads_)}, angles.cos,
       angles.sin);
-  const at::Tensor attention = merge_heads(kernels::attention(joint.q, joint.k, joint.v));
+  // [Note: split] The gradients of a split are joined in one copy; those of narrow() are each padded with
+  // zeros to the whole tensor and then added.
+  const auto attention = merge_heads(kernels::attention(joint.q, joint.k, joint.v))
+                             .split_with_sizes({txt_length, img_length}, 1);
 
   const auto rest = [](DoubleStream& stream, const std::vector<at::Tensor>& mod, const at::Tensor& x,
                        const at::Tensor& attention) {
@@ -88,8 +91,7 @@ nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
     const at::Tensor hidden = stream.mlp_0.forward(kernels::layer_norm_modulate(y, mod[3], mod[4]));
     return kernels::gate_residual(y, stream.mlp_2.forward(at::gelu(hidden, "tanh")), mod[5]);
   };
-  return {rest(img_, img_mod, img, attention.narrow(1, txt_length, img_length)),
-          rest(txt_, txt_mod, txt, attention.narrow(1, 0, txt_length))};
+  return {rest(img_, img_mod, img, attention[1]), rest(txt_, txt_mod, txt, attention[0])};
 }
 
 SingleStreamBlock::SingleStreamBlock(const std::string& name, const FlowTransformerConfig& config)
@@ -105,11 +107,11 @@ nn::Tensors SingleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
   const at::Tensor &x = inputs[0], &silu_vec = inputs[1];
   const auto mod = modulation(modulation_, silu_vec, 3);
   const at::Tensor hidden = linear1_.forward(kernels::layer_norm_modulate(x, mod[0], mod[1]));
-  const at::Tensor qkv = hidden.narrow(-1, 0, 3 * hidden_size_);
-  const at::Tensor mlp = hidden.narrow(-1, 3 * hidden_size_, hidden.size(-1) - 3 * hidden_size_);
-  const auto joint = kernels::qk_norm_rope({stream_of(qkv, norm_, num_heads_)}, angles.cos, angles.sin);
+  const auto parts =  // qkv and the MLP's [Note: split]
+      hidden.split_with_sizes({3 * hidden_size_, hidden.size(-1) - 3 * hidden_size_}, -1);
+  const auto joint = kernels::qk_norm_rope({stream_of(parts[0], norm_, num_heads_)}, angles.cos, angles.sin);
   const at::Tensor attention = merge_heads(kernels::attention(joint.q, joint.k, joint.v));
-  const at::Tensor out = linear2_.forward(at::cat({attention, at::gelu(mlp, "tanh")}, -1));
+  const at::Tensor out = linear2_.forward(at::cat({attention, at::gelu(parts[1], "tanh")}, -1));
   return {kernels::gate_residual(x, out, mod[2])};
 }
 
