@@ -24,11 +24,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kGridImages = 64;
+constexpr size_t kPreparedAtOnce = 256;  // requests whose encoded prompts wait in host memory, 4 MB each
 constexpr int kGridColumns = 8;
 
 struct GenerateOptions {
   std::filesystem::path model, vae, text_encoders, output, prompt_file, prompts, grid;
-  std::string prompt, device = "cpu", precision;
+  std::string prompt, device = "cpu", precision, low_memory = "none";
   int64_t num_images = 1;
   std::vector<std::string> loras;
   bool lora_lenient = false;
@@ -152,7 +153,10 @@ inference::PipelineOptions pipeline_options(const GenerateOptions& options) {
           .device = cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU),
           .dtype = precision == "bf16" ? at::kBFloat16 : at::kFloat,
           .loras = loras,
-          .lora_lenient = options.lora_lenient};
+          .lora_lenient = options.lora_lenient,
+          .low_memory = options.low_memory == "blocks"     ? inference::LowMemory::kBlocks
+                        : options.low_memory == "encoders" ? inference::LowMemory::kEncoders
+                                                           : inference::LowMemory::kNone};
 }
 
 void warn(const std::string& message) { fmt::print(stderr, "flowshard generate: warning: {}\n", message); }
@@ -167,6 +171,19 @@ void report_loras(const inference::Pipeline& pipeline) {
                        lora.option.path.string(), parsed.unmatched.size(), parsed.unmatched.front()));
     }
   }
+}
+
+void report_gpu(const inference::Pipeline& pipeline) {
+  const inference::PipelineReport& report = pipeline.report();
+  const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  fmt::print(stderr, "flowshard generate: loaded {:.1f} GB in {:.1f} s ({:.1f} GB/s)\n",
+             gigabytes(report.loaded_bytes), report.load_seconds,
+             gigabytes(report.loaded_bytes) / report.load_seconds);
+  fmt::print(stderr,
+             "flowshard generate: GPU memory at most {:.1f} GB encoding text, {:.1f} GB denoising, {:.1f} GB "
+             "decoding; {} blocks streamed\n",
+             gigabytes(report.encode_peak_bytes), gigabytes(report.denoise_peak_bytes),
+             gigabytes(report.decode_peak_bytes), report.num_streamed_blocks);
 }
 
 void check_output(const std::vector<Job>& jobs, const std::filesystem::path& grid) {
@@ -198,7 +215,13 @@ bool is_in_grid(size_t i, size_t n) {
 void generate(const GenerateOptions& options) {
   std::vector<Job> jobs = plan(options);
   check_output(jobs, options.grid);
-  inference::Pipeline pipeline(pipeline_options(options));
+  inference::PipelineOptions of_pipeline = pipeline_options(options);
+  of_pipeline.max_height = of_pipeline.max_width = 0;
+  for (const Job& job : jobs) {
+    of_pipeline.max_height = std::max(of_pipeline.max_height, job.request.height);
+    of_pipeline.max_width = std::max(of_pipeline.max_width, job.request.width);
+  }
+  inference::Pipeline pipeline(of_pipeline);
   if (!pipeline.found().empty()) fmt::print(stderr, "flowshard generate: {}\n", pipeline.found());
   report_loras(pipeline);
   for (Job& job : jobs) {
@@ -209,7 +232,7 @@ void generate(const GenerateOptions& options) {
                        asked.height, asked.width, job.request.height, job.request.width,
                        pipeline.size_multiple()));
     }
-    const std::string cut = pipeline.truncated_words(job.request);
+    const std::string cut = pipeline.truncated_words(job.request).t5;
     if (!cut.empty()) {
       warn(fmt::format("the prompt is longer than {} T5 tokens; cut: \"{}\"", job.request.max_sequence_length,
                        cut));
@@ -218,6 +241,12 @@ void generate(const GenerateOptions& options) {
   std::vector<image::Image> grid;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const Job& job = jobs[i];
+    if (i % kPreparedAtOnce == 0) {
+      std::vector<inference::Request> requests;
+      for (size_t j = i; j < std::min(jobs.size(), i + kPreparedAtOnce); ++j)
+        requests.push_back(jobs[j].request);
+      pipeline.prepare(requests);
+    }
     const auto start = Clock::now();
     const image::Image image = pipeline.generate(job.request);
     write_png(job.file, image);
@@ -234,6 +263,7 @@ void generate(const GenerateOptions& options) {
     }
     std::fflush(stdout);
   }
+  if (options.device == "cuda") report_gpu(pipeline);
   if (!grid.empty()) write_png(options.grid, image::grid(grid, kGridColumns));
 }
 
@@ -291,6 +321,13 @@ void add_generate(CLI::App& app) {
   generate_app
       ->add_option("--precision", options->precision, "fp32 or bf16 (default: fp32 on cpu, bf16 on cuda)")
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  generate_app
+      ->add_option(
+          "--low-memory", options->low_memory,
+          "encoders: text encoders and transformer take turns on the device; blocks: and what does not "
+          "fit of the transformer stays in host memory")
+      ->check(CLI::IsMember({"none", "encoders", "blocks"}))
+      ->capture_default_str();
   generate_app->add_option("--output", options->output, "A .png file, or a folder with --prompts")
       ->required();
   generate_app->add_option("--grid", options->grid, "Also one .png of up to 64 of the images, side by side");

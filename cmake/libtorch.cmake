@@ -1,6 +1,7 @@
 # LibTorch from the pip wheel, as imported targets. find_package(Torch) is not used: it insists on a CUDA toolkit.
 #   libtorch       tensors, autograd, c10d with Gloo. Programs that link no more load no CUDA library.
 #   libc10_cuda    with FLOWSHARD_CUDA: streams and the CUDA runtime, for code that launches kernels
+#   libcublaslt    with FLOWSHARD_CUDA: matrix products with epilogues
 #   libtorch_cuda  with FLOWSHARD_CUDA: CUDA tensors, cuDNN, NCCL; for programs that run on a GPU. They start on a
 #                  machine without one as well.
 
@@ -36,6 +37,11 @@ if(FLOWSHARD_CUDA)
   foreach(dir IN LISTS nvidia_library_dirs)
     target_link_options(libc10_cuda INTERFACE "-Wl,-rpath,${dir}")
   endforeach()
+
+  find_library(CUBLASLT NAMES libcublasLt.so.13 cublasLt HINTS ${nvidia_library_dirs} /usr/local/cuda/lib64 REQUIRED)
+  add_library(libcublaslt INTERFACE)
+  target_include_directories(libcublaslt SYSTEM INTERFACE ${nvidia_include_dirs})
+  target_link_libraries(libcublaslt INTERFACE "${CUBLASLT}" "${CUDART}")
 
   add_library(libtorch_cuda INTERFACE)
   target_compile_definitions(libtorch_cuda INTERFACE USE_C10D_NCCL)

@@ -1,8 +1,7 @@
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/copy_weights.h"
 #include "checkpoint/mismatch.h"
 #include "checkpoint/strict_json.h"
 #include "checkpoint/weights.h"
@@ -93,6 +92,30 @@ bool scale_fits(const TensorInfo& scale, const Filling& weight) {
                          without_ones(scale.shape).size() == 1));
 }
 
+std::vector<WeightCopy> copies_of(const std::vector<Filling>& fillings, const Weights& weights) {
+  std::vector<WeightCopy> copies;
+  for (const auto& [key, key_row, destination, stored_shape] : fillings) {
+    if (destination.is_meta()) continue;
+    const int64_t rows = num_rows(destination);
+    const auto rows_from_key = [&](const at::Tensor& tensor) {
+      return tensor.numel() > 1 ? tensor.narrow(0, key_row, rows) : tensor;
+    };
+    WeightCopy copy{
+        .stored = weights.tensor(key).reshape(stored_shape), .scale = {}, .destination = destination};
+    if (const std::string scale = scale_key(weights, key); !scale.empty()) {
+      copy.scale = rows_from_key(weights.tensor(scale).flatten());
+    }
+    if (stored_shape.empty()) {
+      copy.stored = copy.stored.unsqueeze(0);
+      copy.destination = copy.destination.unsqueeze(0);
+    } else {
+      copy.stored = copy.stored.narrow(0, key_row, rows);
+    }
+    copies.push_back(std::move(copy));
+  }
+  return copies;
+}
+
 }  // namespace
 
 void fill_parameters(const Weights& weights, const TensorNames& names,
@@ -127,18 +150,7 @@ void fill_parameters(const Weights& weights, const TensorNames& names,
   }
   mismatch.throw_if_any(weights.source());
 
-  const at::NoGradGuard no_grad;
-  for (const auto& [key, key_row, destination, stored_shape] : fillings) {
-    if (destination.is_meta()) continue;
-    at::Tensor stored = weights.tensor(key).reshape(stored_shape);
-    if (stored.dim() > 0) stored = stored.narrow(0, key_row, destination.size(0));
-    if (const std::string scale_name = scale_key(weights, key); !scale_name.empty()) {
-      at::Tensor scale = weights.tensor(scale_name).flatten();
-      if (scale.numel() > 1) scale = scale.narrow(0, key_row, destination.size(0));
-      stored = dequantized(stored, scale);
-    }
-    destination.copy_(stored);
-  }
+  copy_weights(copies_of(fillings, weights));
 }
 
 }  // namespace flowshard::checkpoint

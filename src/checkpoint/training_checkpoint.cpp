@@ -183,7 +183,9 @@ void TrainingCheckpoint::fill_parameters(const std::string& state,
   require_parameters(wanted);
   for (const Entry& entry : wanted) find(state, entry.parameter);
   const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : parameters) tensor.copy_(read_parameter(state, name));
+  for (const auto& [name, tensor] : parameters) {
+    if (!tensor.is_meta()) tensor.copy_(read_parameter(state, name));
+  }
 }
 
 }  // namespace flowshard::checkpoint

@@ -48,7 +48,8 @@ class TrainingCheckpoint {
   /// those that are missing, unexpected or of another shape.
   void require_parameters(const std::vector<GroupLayout::Entry>& wanted) const;
 
-  /// Copies a state into all parameters of a model (any dtype and device), after require_parameters().
+  /// Copies a state into those of a model's parameters that are no meta tensors (any dtype and device), after
+  /// require_parameters() of all.
   void fill_parameters(const std::string& state, const std::vector<NamedTensor>& parameters) const;
 
  private:

@@ -11,16 +11,11 @@ namespace flowshard::inference {
 namespace {
 
 namespace fs = std::filesystem;
-using Fill = std::function<void(models::FlowTransformer&, at::TensorOptions)>;
 
 constexpr const char* kPublishedAutoencoder = "ae.safetensors";
 
-Fill fill_from(TransformerFiles files) {
-  return [files = std::move(files)](models::FlowTransformer& transformer, at::TensorOptions options) {
-    files.fill(transformer);  // nothing yet: checks before memory is taken
-    nn::materialize(transformer.parameters(), options);
-    files.fill(transformer);
-  };
+auto fill_from(TransformerFiles files) {
+  return [files = std::move(files)](models::FlowTransformer& transformer) { files.fill(transformer); };
 }
 
 ModelFolder base_of(const ModelPaths& paths, const ModelFolder& folder) {
@@ -59,8 +54,7 @@ TransformerSource from_checkpoint(const fs::path& path, const ModelPaths& paths)
   return {.base = base_of(paths, folder),
           .config = models::FlowTransformerConfig::from_diffusers(folder.part("transformer") / "config.json"),
           .fill =
-              [saved](models::FlowTransformer& transformer, at::TensorOptions options) {
-                nn::materialize(transformer.parameters(), options);
+              [saved](models::FlowTransformer& transformer) {
                 const bool averaged = saved->has("ema", transformer.parameters()[0]->name);
                 saved->fill_parameters(averaged ? "ema" : "model", values_of(transformer.parameters()));
               },

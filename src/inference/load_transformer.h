@@ -23,8 +23,8 @@ struct ModelPaths {
 struct TransformerSource {
   ModelFolder base;  // text encoders, tokenizers, scheduler
   models::FlowTransformerConfig config;
-  /// Materializes and fills the parameters.
-  std::function<void(models::FlowTransformer&, at::TensorOptions)> fill;
+  /// Fills those parameters that are materialized, and checks that the weights fit all.
+  std::function<void(models::FlowTransformer&)> fill;
   AutoencoderFiles autoencoder;
   TextEncoderWeights text_encoders;  // those that are not in `base`
   std::string found;                 // which parts were found where, if the user did not say; else ""

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
@@ -54,9 +55,12 @@ std::vector<LoadedLora> read_loras(const std::vector<LoraOption>& options, bool 
   return loras;
 }
 
-void attach(const std::vector<LoadedLora>& loras) {
+void attach(const std::vector<LoadedLora>& loras, const std::vector<nn::Parameter*>& parameters) {
+  const std::set<const nn::Parameter*> wanted(parameters.begin(), parameters.end());
   for (size_t i = 0; i < loras.size(); ++i) {
-    attach_lora(adapter_name(loras, i), loras[i].parsed.adapters, loras[i].option.scale);
+    std::vector<models::LoraAdapter> adapters = loras[i].parsed.adapters;
+    std::erase_if(adapters, [&](const auto& adapter) { return !wanted.contains(adapter.parameter); });
+    attach_lora(adapter_name(loras, i), adapters, loras[i].option.scale);
   }
 }
 

@@ -28,8 +28,8 @@ struct LoadedLora {
 std::vector<LoadedLora> read_loras(const std::vector<LoraOption>& options, bool lenient,
                                    const std::vector<models::LoraTarget>& targets);
 
-/// Attaches them in this order; the weights must be there.
-void attach(const std::vector<LoadedLora>& loras);
+/// Attaches to these parameters what the files have for them, in this order; the weights must be there.
+void attach(const std::vector<LoadedLora>& loras, const std::vector<nn::Parameter*>& parameters);
 
 /// Takes them away again: the models compute the same bits as before.
 void detach(const std::vector<LoadedLora>& loras, const std::vector<nn::Parameter*>& parameters);

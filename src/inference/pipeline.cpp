@@ -1,15 +1,16 @@
 #include "inference/pipeline.h"
 
+#include <chrono>
 #include <cmath>
 
 #include "core/error.h"
 #include "flow_matching/denoise.h"
 #include "flow_matching/latents.h"
 #include "flow_matching/schedule.h"
+#include "inference/block_streaming.h"
+#include "inference/device_memory.h"
 #include "model_folder/model_folder.h"
-#include "model_folder/text_conditioning.h"
 #include "models/flow_transformer/flow_transformer.h"
-#include "nn/block_runner.h"
 
 namespace flowshard::inference {
 namespace {
@@ -17,6 +18,20 @@ namespace {
 constexpr int64_t kMaxSide = 8192;
 constexpr int64_t kMaxSteps = 1000;
 constexpr int64_t kMaxSequenceLength = 512;  // what FLUX.1 was trained with
+
+/// Upper bounds of what tensors take beside weights, in multiples of the largest ones; measured.
+WorkBytes work_bytes(const models::FlowTransformerConfig& transformer,
+                     const models::AutoencoderConfig& autoencoder, int64_t height, int64_t width,
+                     at::ScalarType dtype) {
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  const int64_t side = 2 * autoencoder.downsampling();
+  const int64_t tokens = kMaxSequenceLength + height / side * (width / side);
+  const int64_t widest =
+      autoencoder.block_out_channels[std::min<size_t>(1, autoencoder.block_out_channels.size() - 1)];
+  return {.encode = int64_t{200} << 20,
+          .denoise = tokens * (3 * transformer.hidden_size + transformer.mlp_hidden_dim) * element * 5,
+          .decode = height * width * widest * element * 5};
+}
 
 // [1, 3, H, W] about [-1, 1] -> 8-bit RGB, rounded half to even as diffusers' numpy path does.
 image::Image to_image(const at::Tensor& decoded) {
@@ -40,27 +55,32 @@ struct Pipeline::Impl {
         schedule(flow_matching::ScheduleConfig::from_file(source.base.part("scheduler") /
                                                           "scheduler_config.json")),
         transformer(source.config),
-        conditioner(source.base, tensor_options, source.text_encoders),
-        autoencoder_config(source.autoencoder.config),
-        autoencoder(source.autoencoder.load(tensor_options)) {
-    const auto& config = transformer.config();
-    if (config.context_in_dim != conditioner.hidden_size() ||
-        config.vec_in_dim != conditioner.pooled_size() ||
-        config.in_channels != 4 * autoencoder_config.latent_channels) {
-      throw ConfigError(
-          "{}: the parts do not fit: the transformer wants T5 width {}, CLIP width {}, {} latent channels, "
-          "but "
-          "the folder has {}, {}, {}",
-          options.model.model.string(), config.context_in_dim, config.vec_in_dim, config.in_channels / 4,
-          conditioner.hidden_size(), conditioner.pooled_size(), autoencoder_config.latent_channels);
-    }
+        conditioner(source.base, source.text_encoders),
+        autoencoder_config(source.autoencoder.config) {
+    require_matching_parts();
+    source.fill(transformer);  // checks
     loras = read_loras(options.loras, options.lora_lenient, lora_targets());
-    source.fill(transformer, tensor_options);
-    attach(loras);
-    // All is copied: nothing keeps the weights files mapped.
-    source.fill = nullptr;
-    source.autoencoder.weights = {};
-    source.text_encoders = {};
+    plan_fit();
+    timed([&] { autoencoder = source.autoencoder.load(tensor_options); });
+    report.loaded_bytes += weights.autoencoder;
+    if (options.low_memory == LowMemory::kNone) {
+      load_text_encoders();
+      load_transformer();
+    }
+  }
+
+  void require_matching_parts() const {
+    const auto& config = transformer.config();
+    if (config.context_in_dim == conditioner.hidden_size() &&
+        config.vec_in_dim == conditioner.pooled_size() &&
+        config.in_channels == 4 * autoencoder_config.latent_channels) {
+      return;
+    }
+    throw ConfigError(
+        "{}: the parts do not fit: the transformer wants T5 width {}, CLIP width {}, {} latent channels, but "
+        "the folder has {}, {}, {}",
+        options.model.model.string(), config.context_in_dim, config.vec_in_dim, config.in_channels / 4,
+        conditioner.hidden_size(), conditioner.pooled_size(), autoencoder_config.latent_channels);
   }
 
   std::vector<models::LoraTarget> lora_targets() {
@@ -75,19 +95,113 @@ struct Pipeline::Impl {
             {models::LoraComponent::kTextEncoder2, conditioner.t5_parameters(), {}}};
   }
 
-  flow_matching::Velocity velocity(const Request& request, const std::string& prompt,
-                                   const at::Tensor& img_ids) {
-    const Conditioning text = conditioner.encode(prompt, request.max_sequence_length);
-    return [this, text, img_ids, guidance = request.guidance](const at::Tensor& x, float sigma) {
-      const auto fp32 = at::TensorOptions(at::kFloat).device(options.device);
+  void plan_fit() {
+    const auto bytes_of = [&](const std::vector<nn::Parameter*>& parameters) {
+      int64_t numel = 0;
+      for (const nn::Parameter* parameter : parameters) numel += parameter->numel();
+      return numel * static_cast<int64_t>(c10::elementSize(options.dtype));
+    };
+    weights.text_encoders = bytes_of(conditioner.clip_parameters()) + bytes_of(conditioner.t5_parameters());
+    weights.autoencoder = bytes_of(models::Autoencoder(autoencoder_config).parameters());
+    for (const nn::ParameterGroup* group : transformer.groups())
+      weights.blocks.push_back(bytes_of(group->parameters));
+    weights.outside_blocks = weights.blocks.front();  // the root group comes first
+    weights.blocks.erase(weights.blocks.begin());
+    const WorkBytes work =
+        work_bytes(transformer.config(), autoencoder_config, std::min(options.max_height, kMaxSide),
+                   std::min(options.max_width, kMaxSide), options.dtype);
+    const int64_t free_bytes = free_memory(options.device);
+    plan = plan_memory(weights, work, options.low_memory, free_bytes);
+    require_fit(plan, weights, work, free_bytes, options.model.model.string(), options.device.str());
+  }
+
+  void load_text_encoders() {
+    timed([&] { conditioner.load(tensor_options); });
+    attach(loras, conditioner.clip_parameters());
+    attach(loras, conditioner.t5_parameters());
+    report.loaded_bytes += weights.text_encoders;
+  }
+
+  void load_transformer() {
+    std::vector<nn::ParameterGroup*> groups = transformer.groups();
+    nn::materialize(groups.front()->parameters, tensor_options);
+    groups.erase(groups.begin());
+    auto streaming = std::make_unique<StreamingRunner>(groups, plan.num_resident, tensor_options);
+    timed([&] { source.fill(transformer); });
+    attach(loras, transformer.parameters());
+    streaming->start();
+    runner = std::move(streaming);
+    report.loaded_bytes += weights.transformer();
+    report.num_streamed_blocks = groups.size() - plan.num_resident;
+  }
+
+  /// With low_memory, encoders and transformer take turns on the device.
+  void make_room_for_text_encoders() {
+    detach(loras, transformer.parameters());
+    for (nn::Parameter* parameter : transformer.parameters()) parameter->value = at::Tensor();
+    runner = nullptr;
+    release_unused_memory(options.device);
+    load_text_encoders();
+  }
+
+  void make_room_for_transformer() {
+    detach(loras, conditioner.clip_parameters());
+    detach(loras, conditioner.t5_parameters());
+    conditioner.unload();
+    release_unused_memory(options.device);
+    load_transformer();
+  }
+
+  void timed(const std::function<void()>& load) {
+    const auto start = std::chrono::steady_clock::now();
+    load();
+    report.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  using Prompt = std::pair<std::string, int64_t>;  // and the number of T5 tokens
+
+  static std::vector<Prompt> prompts_of(const Request& request) {
+    std::vector<Prompt> prompts = {{request.prompt, request.max_sequence_length}};
+    if (request.true_cfg_scale > 1)
+      prompts.emplace_back(request.negative_prompt, request.max_sequence_length);
+    return prompts;
+  }
+
+  void prepare(const std::vector<Request>& requests) {
+    const at::NoGradGuard no_grad;
+    std::map<Prompt, Conditioning> wanted;
+    for (const Request& request : requests) {
+      for (const Prompt& prompt : prompts_of(request)) wanted[prompt];
+    }
+    const bool all_known =
+        std::ranges::all_of(wanted, [&](const auto& entry) { return prepared.contains(entry.first); });
+    if (all_known) return;
+    if (!conditioner.is_loaded()) make_room_for_text_encoders();
+    reset_peak_memory(options.device);
+    for (auto& [prompt, conditioning] : wanted) {
+      const Conditioning encoded = conditioner.encode(prompt.first, prompt.second);
+      conditioning = {.txt = encoded.txt.cpu(), .y = encoded.y.cpu()};
+    }
+    report.encode_peak_bytes = std::max(report.encode_peak_bytes, peak_memory(options.device));
+    prepared = std::move(wanted);
+  }
+
+  flow_matching::Velocity velocity(const Request& request, const Prompt& prompt, const at::Tensor& img_ids,
+                                   const std::vector<float>& sigmas) {
+    const at::TensorOptions fp32 = tensor_options.dtype(at::kFloat);
+    const Conditioning& text = prepared.at(prompt);
+    const at::Tensor guidance =
+        transformer.config().guidance_embed ? at::full({1}, request.guidance, fp32) : at::Tensor();
+    // The last sigma is the end of the last step.
+    const at::Tensor timesteps = at::tensor(at::ArrayRef(sigmas).slice(0, sigmas.size() - 1)).to(fp32);
+    return [this, sigmas, txt = text.txt.to(options.device),
+            angles = transformer.rotary_angles(img_ids, text.txt.size(1)),
+            modulations = transformer.modulations(timesteps, text.y.to(options.device), guidance, *runner)](
+               const at::Tensor& x, float sigma) {
+      const int64_t step = std::ranges::find(sigmas, sigma) - sigmas.begin();
       return transformer.forward(
-          {.img = x,
-           .img_ids = img_ids,
-           .txt = text.txt,
-           .timesteps = at::full({1}, sigma, fp32),
-           .y = text.y,
-           .guidance = transformer.config().guidance_embed ? at::full({1}, guidance, fp32) : at::Tensor()},
-          runner);
+          {.img = x, .txt = txt, .angles = angles, .modulations = models::at_step(modulations, step)},
+          *runner);
     };
   }
 
@@ -99,8 +213,12 @@ struct Pipeline::Impl {
   TextConditioner conditioner;
   models::AutoencoderConfig autoencoder_config;
   std::unique_ptr<models::Autoencoder> autoencoder;
-  nn::DirectRunner runner;
   std::vector<LoadedLora> loras;
+  WeightBytes weights;
+  MemoryPlan plan;
+  std::unique_ptr<nn::BlockRunner> runner;  // null while the transformer is not loaded
+  std::map<Prompt, Conditioning> prepared;  // in host memory
+  PipelineReport report;
 };
 
 Pipeline::Pipeline(const PipelineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
@@ -128,9 +246,14 @@ Request Pipeline::validated(const Request& request) const {
   return result;
 }
 
-std::string Pipeline::truncated_words(const Request& request) {
-  const Conditioning text = impl_->conditioner.encode(request.prompt, request.max_sequence_length);
-  return text.t5_truncated;
+TruncatedWords Pipeline::truncated_words(const Request& request) const {
+  return impl_->conditioner.truncated_words(request.prompt, request.max_sequence_length);
+}
+
+const PipelineReport& Pipeline::report() const { return impl_->report; }
+
+void Pipeline::prepare(const std::vector<Request>& requests) {
+  if (impl_->options.low_memory != LowMemory::kNone) impl_->prepare(requests);
 }
 
 image::Image Pipeline::generate(const Request& request, const Progress& progress) {
@@ -139,25 +262,33 @@ image::Image Pipeline::generate(const Request& request, const Progress& progress
   const int64_t downsampling = impl.autoencoder_config.downsampling();
   const int64_t height = request.height / downsampling, width = request.width / downsampling;
   const at::Device device = impl.options.device;
-  const at::Tensor img_ids = flow_matching::image_ids(height, width).to(device);
+  const at::Tensor img_ids = flow_matching::image_ids(height, width);
+  const auto sigmas = flow_matching::get_schedule(impl.schedule, request.num_steps, img_ids.size(0));
 
-  flow_matching::Velocity velocity = impl.velocity(request, request.prompt, img_ids);
+  impl.prepare({request});
+  if (!impl.runner) impl.make_room_for_transformer();
+  reset_peak_memory(device);
+  const auto prompts = Impl::prompts_of(request);
+  flow_matching::Velocity velocity = impl.velocity(request, prompts[0], img_ids, sigmas);
   if (request.true_cfg_scale > 1) {
-    velocity = flow_matching::with_true_cfg(
-        velocity, impl.velocity(request, request.negative_prompt, img_ids), request.true_cfg_scale);
+    velocity = flow_matching::with_true_cfg(velocity, impl.velocity(request, prompts[1], img_ids, sigmas),
+                                            request.true_cfg_scale);
   }
   const at::Tensor noise =
       flow_matching::start_noise(request.seed, impl.autoencoder_config.latent_channels, height, width);
-  const auto sigmas = flow_matching::get_schedule(impl.schedule, request.num_steps, img_ids.size(0));
   const at::Tensor tokens = flow_matching::denoise(velocity, flow_matching::pack(noise).to(device), sigmas,
                                                    [&](int64_t step, int64_t num_steps, const at::Tensor&) {
                                                      if (progress) progress(step, num_steps);
                                                    });
+  impl.report.denoise_peak_bytes = std::max(impl.report.denoise_peak_bytes, peak_memory(device));
 
+  reset_peak_memory(device);
   const at::Tensor latents =
       flow_matching::unpack(tokens, height, width) / impl.autoencoder_config.scaling_factor +
       impl.autoencoder_config.shift_factor;
-  return to_image(impl.autoencoder->decode(latents.to(impl.tensor_options)));
+  image::Image image = to_image(impl.autoencoder->decode(latents.to(impl.tensor_options)));
+  impl.report.decode_peak_bytes = std::max(impl.report.decode_peak_bytes, peak_memory(device));
+  return image;
 }
 
 }  // namespace flowshard::inference

@@ -14,6 +14,8 @@
 #include "image/image.h"
 #include "inference/load_transformer.h"
 #include "inference/loras.h"
+#include "inference/memory_plan.h"
+#include "model_folder/text_conditioning.h"
 
 namespace flowshard::inference {
 
@@ -35,6 +37,16 @@ struct PipelineOptions {
   at::ScalarType dtype = at::kFloat;
   std::vector<LoraOption> loras;  // their effects add up
   bool lora_lenient = false;      // keys that match nothing are left out instead of refused
+  LowMemory low_memory = LowMemory::kNone;
+  int64_t max_height = 1024, max_width = 1024;  // of the pictures that will be asked for: what must fit
+};
+
+/// What loading took, and the peaks of memory by phase so far (of a GPU; 0 on a CPU).
+struct PipelineReport {
+  int64_t loaded_bytes = 0;
+  double load_seconds = 0;
+  int64_t encode_peak_bytes = 0, denoise_peak_bytes = 0, decode_peak_bytes = 0;
+  size_t num_streamed_blocks = 0;
 };
 
 /// After step i of n.
@@ -42,7 +54,8 @@ using Progress = std::function<void(int64_t step, int64_t num_steps)>;
 
 class Pipeline {
  public:
-  /// Loads every part. Throws ConfigError or CheckpointError before any of them computes.
+  /// Opens every part and checks that all fit together and into the device's memory, then loads what stays
+  /// on the device. Throws ConfigError or CheckpointError.
   explicit Pipeline(const PipelineOptions& options);
   ~Pipeline();
 
@@ -54,14 +67,20 @@ class Pipeline {
 
   const std::vector<LoadedLora>& loras() const;
 
+  /// Encodes the prompts of these requests in one go and keeps the results in host memory for generate().
+  /// Needed only with low_memory, where generate() otherwise loads the text encoders again for each request.
+  void prepare(const std::vector<Request>& requests);
+
   /// One image, made alone. Throws InternalError if the result is not finite.
   image::Image generate(const Request& request, const Progress& progress = {});
 
   /// Which parts were found where, if options.model did not say; else "".
   const std::string& found() const;
 
-  /// The words of the prompt that T5 or CLIP would not see ("" if none), for a warning.
-  std::string truncated_words(const Request& request);
+  /// The words of the prompt that CLIP or T5 would not see.
+  TruncatedWords truncated_words(const Request& request) const;
+
+  const PipelineReport& report() const;
 
  private:
   struct Impl;

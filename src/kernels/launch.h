@@ -104,6 +104,17 @@ struct QkNormRopeBackward {
 };
 void enqueue(const QkNormRopeBackward& launch, Stream stream);
 
+/// bf16: y = gelu(x W^T + b), tanh approximation; every row dense, rows apart as the strides say.
+struct LinearGelu {
+  const void *x, *weight, *bias;  // [N, I], [O, I], [O]
+  void* y;                        // [N, O]
+  void* workspace;
+  int64_t workspace_bytes;
+  int64_t rows, inputs, outputs;
+  int64_t x_row_stride, weight_row_stride, y_row_stride;
+};
+void enqueue(const LinearGelu& launch, Stream stream);
+
 /// Sums `parts` rows in order: columns [0, split) of [B, parts, columns] go to first [B, split], the others
 /// to second [B, columns - split] (null if there are none).
 struct SumColumns {

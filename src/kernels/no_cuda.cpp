@@ -16,6 +16,7 @@ void enqueue(const GateResidualForward&, Stream) { unreachable(); }
 void enqueue(const GateResidualBackward&, Stream) { unreachable(); }
 void enqueue(const QkNormRopeForward&, Stream) { unreachable(); }
 void enqueue(const QkNormRopeBackward&, Stream) { unreachable(); }
+void enqueue(const LinearGelu&, Stream) { unreachable(); }
 void enqueue(const SumColumns&, Stream) { unreachable(); }
 
 }  // namespace flowshard::kernels::cuda

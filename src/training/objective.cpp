@@ -17,7 +17,6 @@ at::TensorOptions compute_options(const TrainConfig& config, at::Device device) 
 
 Objective::Objective(const ModelFolder& folder, const TrainConfig& config, at::Device device)
     : config_(config),
-      device_(device),
       transformer_(models::FlowTransformerConfig::from_diffusers(folder.part("transformer") / "config.json")),
       encoder_(folder, config, compute_options(config, device)) {
   check_shapes();
@@ -53,14 +52,17 @@ at::Tensor Objective::backward_pass(const dataset::Batch& batch, int64_t global_
   const auto noisy = flow_matching::add_noise(encoded.x0, static_cast<uint64_t>(config_.run.seed), keys,
                                               {config_.flow.timestep_mean, config_.flow.timestep_std, mu});
 
-  const int64_t downsampling = encoder_.autoencoder_config().downsampling();
   state.begin_forward();
+  if (!angles_.cos.defined()) {  // the same for every batch
+    const int64_t downsampling = encoder_.autoencoder_config().downsampling();
+    angles_ = transformer_.rotary_angles(
+        flow_matching::image_ids(config_.data.height / downsampling, config_.data.width / downsampling),
+        encoded.txt.size(1));
+  }
   const at::Tensor velocity = transformer_.forward(
       {.img = noisy.x_t,
-       .img_ids =
-           flow_matching::image_ids(config_.data.height / downsampling, config_.data.width / downsampling)
-               .to(device_),
        .txt = encoded.txt,
+       .angles = angles_,
        .timesteps = noisy.t,
        .y = encoded.y,
        .guidance = transformer_.config().guidance_embed ? at::full_like(noisy.t, config_.flow.guidance)

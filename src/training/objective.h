@@ -32,8 +32,8 @@ class Objective {
   void check_shapes() const;
 
   TrainConfig config_;
-  at::Device device_;
   models::FlowTransformer transformer_;
+  models::RotaryAngles angles_;  // of every batch, once there has been one
   SampleEncoder encoder_;
 };
 

@@ -9,7 +9,8 @@
 namespace flowshard::training {
 
 SampleEncoder::SampleEncoder(const ModelFolder& folder, const TrainConfig& config, at::TensorOptions options)
-    : config_(config), options_(options), conditioner_(folder, options) {
+    : config_(config), options_(options), conditioner_(folder) {
+  conditioner_.load(options);
   const AutoencoderFiles files = AutoencoderFiles::open(folder.part("vae"));
   autoencoder_config_ = files.config;
   autoencoder_ = files.load(options);

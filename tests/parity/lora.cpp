@@ -26,15 +26,15 @@ Result lora(const Request& request) {
     };
     nn::DirectRunner runner;
     return transformer.forward({.img = input("img"),
-                                .img_ids = input("img_ids"),
                                 .txt = input("txt"),
+                                .angles = transformer.rotary_angles(input("img_ids"), input("txt").size(1)),
                                 .timesteps = input("timesteps"),
                                 .y = input("y"),
                                 .guidance = input("guidance")},
                                runner);
   };
   Result result;
-  attach(loras);
+  attach(loras, transformer.parameters());
   result.tensors.emplace_back("velocity", velocity());
   detach(loras, transformer.parameters());
   result.tensors.emplace_back("base", velocity());

@@ -35,13 +35,14 @@ Result transformer(const Request& request) {
     return request.inputs.tensors().contains(name) ? request.inputs.tensor(name) : at::Tensor();
   };
   RecordingRunner runner;
-  const at::Tensor velocity = transformer.forward({.img = input("img"),
-                                                   .img_ids = input("img_ids"),
-                                                   .txt = input("txt"),
-                                                   .timesteps = input("timesteps"),
-                                                   .y = input("y"),
-                                                   .guidance = input("guidance")},
-                                                  runner);
+  const at::Tensor velocity =
+      transformer.forward({.img = input("img"),
+                           .txt = input("txt"),
+                           .angles = transformer.rotary_angles(input("img_ids"), input("txt").size(1)),
+                           .timesteps = input("timesteps"),
+                           .y = input("y"),
+                           .guidance = input("guidance")},
+                          runner);
   Result result{.tensors = std::move(runner.recorded), .metadata = {}};
   result.tensors.emplace_back("velocity", velocity);
   return result;

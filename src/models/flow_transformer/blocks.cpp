@@ -1,24 +1,27 @@
 #include "models/flow_transformer/blocks.h"
 
 #include <cmath>
+#include <span>
 
 #include "kernels/attention.h"
 #include "kernels/gate_residual.h"
 #include "kernels/layer_norm_modulate.h"
+#include "kernels/linear_gelu.h"
 #include "kernels/qk_norm_rope.h"
 
 namespace flowshard::models {
 namespace {
 
-// The modulation vectors, each [B, D], in the order of the official code: shift, scale, gate, and again for
-// the MLP.
-std::vector<at::Tensor> modulation(nn::Linear& lin, const at::Tensor& silu_vec, int64_t count) {
-  return lin.forward(silu_vec).chunk(count, -1);
-}
-
 at::Tensor merge_heads(const at::Tensor& attention) {
   return attention.transpose(1, 2).flatten(2);
 }  // -> [B, L, D]
+
+/// gelu(linear(x)). Without gradients and adapters one kernel.
+at::Tensor linear_gelu(nn::Linear& linear, const at::Tensor& x) {
+  if (at::GradMode::is_enabled() || !linear.weight.low_rank.empty())
+    return at::gelu(linear.forward(x), "tanh");
+  return kernels::linear_gelu(x, linear.weight.value, linear.bias->value);
+}
 
 kernels::QkvStream stream_of(const at::Tensor& qkv, QKNorm& norm, int64_t num_heads) {
   // [B, L, 3 D] -> [B, L, 3, H, Dh]
@@ -29,7 +32,7 @@ kernels::QkvStream stream_of(const at::Tensor& qkv, QKNorm& norm, int64_t num_he
 }  // namespace
 
 RotaryAngles embed_nd(const at::Tensor& ids, const std::vector<int64_t>& axes_dim, double theta,
-                      at::ScalarType dtype) {
+                      const at::TensorOptions& options) {
   std::vector<at::Tensor> angles;
   for (size_t axis = 0; axis < axes_dim.size(); ++axis) {
     const int64_t dim = axes_dim[axis];
@@ -38,7 +41,7 @@ RotaryAngles embed_nd(const at::Tensor& ids, const std::vector<int64_t>& axes_di
     angles.push_back(at::outer(ids.select(1, static_cast<int64_t>(axis)).to(at::kCPU, at::kDouble), omega));
   }
   const at::Tensor all = at::cat(angles, 1);
-  return {all.cos().to(ids.device(), dtype), all.sin().to(ids.device(), dtype)};
+  return {all.cos().to(options), all.sin().to(options)};
 }
 
 at::Tensor timestep_embedding(const at::Tensor& t) {
@@ -69,11 +72,15 @@ DoubleStreamBlock::DoubleStreamBlock(const std::string& name, const FlowTransfor
       img_(group, name + ".img", config),
       txt_(group, name + ".txt", config) {}
 
+at::Tensor DoubleStreamBlock::modulation(const at::Tensor& silu_vec) {
+  return at::cat({img_.mod.forward(silu_vec), txt_.mod.forward(silu_vec)}, -1);
+}
+
 nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAngles& angles) {
-  const at::Tensor &img = inputs[0], &txt = inputs[1], &silu_vec = inputs[2];
+  const at::Tensor &img = inputs[0], &txt = inputs[1];
   const int64_t txt_length = txt.size(1), img_length = img.size(1);
-  const auto img_mod = modulation(img_.mod, silu_vec, 6);
-  const auto txt_mod = modulation(txt_.mod, silu_vec, 6);
+  const auto mod = inputs[2].chunk(12, -1);
+  const std::span img_mod(mod.begin(), 6), txt_mod(mod.begin() + 6, 6);
 
   const at::Tensor img_qkv = img_.qkv.forward(kernels::layer_norm_modulate(img, img_mod[0], img_mod[1]));
   const at::Tensor txt_qkv = txt_.qkv.forward(kernels::layer_norm_modulate(txt, txt_mod[0], txt_mod[1]));
@@ -85,11 +92,11 @@ nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
   const auto attention = merge_heads(kernels::attention(joint.q, joint.k, joint.v))
                              .split_with_sizes({txt_length, img_length}, 1);
 
-  const auto rest = [](DoubleStream& stream, const std::vector<at::Tensor>& mod, const at::Tensor& x,
+  const auto rest = [](DoubleStream& stream, std::span<const at::Tensor> mod, const at::Tensor& x,
                        const at::Tensor& attention) {
     const at::Tensor y = kernels::gate_residual(x, stream.proj.forward(attention), mod[2]);
-    const at::Tensor hidden = stream.mlp_0.forward(kernels::layer_norm_modulate(y, mod[3], mod[4]));
-    return kernels::gate_residual(y, stream.mlp_2.forward(at::gelu(hidden, "tanh")), mod[5]);
+    const at::Tensor hidden = linear_gelu(stream.mlp_0, kernels::layer_norm_modulate(y, mod[3], mod[4]));
+    return kernels::gate_residual(y, stream.mlp_2.forward(hidden), mod[5]);
   };
   return {rest(img_, img_mod, img, attention[1]), rest(txt_, txt_mod, txt, attention[0])};
 }
@@ -98,29 +105,48 @@ SingleStreamBlock::SingleStreamBlock(const std::string& name, const FlowTransfor
     : group{name, {}},
       num_heads_(config.num_heads),
       hidden_size_(config.hidden_size),
+      mlp_hidden_dim_(config.mlp_hidden_dim),
       modulation_(group, name + ".modulation.lin", config.hidden_size, 3 * config.hidden_size),
       linear1_(group, name + ".linear1", config.hidden_size, 3 * config.hidden_size + config.mlp_hidden_dim),
       linear2_(group, name + ".linear2", config.hidden_size + config.mlp_hidden_dim, config.hidden_size),
       norm_(group, name + ".norm", config.head_dim()) {}
 
 nn::Tensors SingleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAngles& angles) {
-  const at::Tensor &x = inputs[0], &silu_vec = inputs[1];
-  const auto mod = modulation(modulation_, silu_vec, 3);
-  const at::Tensor hidden = linear1_.forward(kernels::layer_norm_modulate(x, mod[0], mod[1]));
-  const auto parts =  // qkv and the MLP's [Note: split]
-      hidden.split_with_sizes({3 * hidden_size_, hidden.size(-1) - 3 * hidden_size_}, -1);
-  const auto joint = kernels::qk_norm_rope({stream_of(parts[0], norm_, num_heads_)}, angles.cos, angles.sin);
-  const at::Tensor attention = merge_heads(kernels::attention(joint.q, joint.k, joint.v));
-  const at::Tensor out = linear2_.forward(at::cat({attention, at::gelu(parts[1], "tanh")}, -1));
-  return {kernels::gate_residual(x, out, mod[2])};
+  const at::Tensor& x = inputs[0];
+  const auto mod = inputs[1].chunk(3, -1);
+  const at::Tensor y = kernels::layer_norm_modulate(x, mod[0], mod[1]);
+  const bool fused = !at::GradMode::is_enabled() && linear1_.weight.low_rank.empty();
+  const at::Tensor hidden = fused ? attention_and_mlp(y, angles) : attention_and_mlp_by_parts(y, angles);
+  return {kernels::gate_residual(x, linear2_.forward(hidden), mod[2])};
+}
+
+at::Tensor SingleStreamBlock::attend(const at::Tensor& qkv, const RotaryAngles& angles) {
+  const auto joint = kernels::qk_norm_rope({stream_of(qkv, norm_, num_heads_)}, angles.cos, angles.sin);
+  return merge_heads(kernels::attention(joint.q, joint.k, joint.v));
+}
+
+at::Tensor SingleStreamBlock::attention_and_mlp_by_parts(const at::Tensor& y, const RotaryAngles& angles) {
+  // [Note: split]
+  const auto parts = linear1_.forward(y).split_with_sizes({3 * hidden_size_, mlp_hidden_dim_}, -1);
+  return at::cat({attend(parts[0], angles), at::gelu(parts[1], "tanh")}, -1);
+}
+
+at::Tensor SingleStreamBlock::attention_and_mlp(const at::Tensor& y, const RotaryAngles& angles) {
+  const auto weights = linear1_.weight.value.split_with_sizes({3 * hidden_size_, mlp_hidden_dim_});
+  const auto biases = linear1_.bias->value.split_with_sizes({3 * hidden_size_, mlp_hidden_dim_});
+  const at::Tensor out = at::empty({y.size(0), y.size(1), hidden_size_ + mlp_hidden_dim_}, y.options());
+  const auto parts = out.split_with_sizes({hidden_size_, mlp_hidden_dim_}, -1);
+  kernels::linear_gelu_out(parts[1], y, weights[1], biases[1]);
+  parts[0].copy_(attend(at::linear(y, weights[0], biases[0]), angles));
+  return out;
 }
 
 LastLayer::LastLayer(nn::ParameterGroup& group, const FlowTransformerConfig& config)
     : linear_(group, "final_layer.linear", config.hidden_size, config.out_channels),
       modulation_(group, "final_layer.adaLN_modulation.1", config.hidden_size, 2 * config.hidden_size) {}
 
-at::Tensor LastLayer::forward(const at::Tensor& x, const at::Tensor& silu_vec) {
-  const auto mod = modulation(modulation_, silu_vec, 2);  // shift, scale
+at::Tensor LastLayer::forward(const at::Tensor& x, const at::Tensor& modulation) {
+  const auto mod = modulation.chunk(2, -1);  // shift, scale
   return linear_.forward(kernels::layer_norm_modulate(x, mod[0], mod[1]));
 }
 

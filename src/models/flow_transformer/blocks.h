@@ -21,9 +21,10 @@ struct RotaryAngles {
   at::Tensor cos, sin;
 };
 
-/// EmbedND: the angles of positions `ids` [L, 3], axis by axis. Computed in fp64, as diffusers does.
+/// EmbedND: the angles of positions `ids` [L, 3], axis by axis. Computed in fp64 on the CPU, as diffusers
+/// does.
 RotaryAngles embed_nd(const at::Tensor& ids, const std::vector<int64_t>& axes_dim, double theta,
-                      at::ScalarType dtype = at::kFloat);
+                      const at::TensorOptions& options = at::kFloat);
 
 /// cat(cos, sin) of 1000 t w_i, w_i = 10000^(-i / 128): t [B] fp32 -> [B, 256] fp32.
 at::Tensor timestep_embedding(const at::Tensor& t);
@@ -60,7 +61,10 @@ class DoubleStreamBlock {
   DoubleStreamBlock(const std::string& name, const FlowTransformerConfig& config);
   DoubleStreamBlock(const DoubleStreamBlock&) = delete;
 
-  /// {img [B, L_img, D], txt [B, L_txt, D], silu(vec) [B, D]} -> {img, txt}. `angles` are of [txt, img].
+  /// silu(vec) [B, D] -> [B, 12 D]: shift, scale and gate of attention, then of the MLP; of img, then of txt.
+  at::Tensor modulation(const at::Tensor& silu_vec);
+
+  /// {img [B, L_img, D], txt [B, L_txt, D], modulation [B, 12 D]} -> {img, txt}. `angles` are of [txt, img].
   nn::Tensors forward(const nn::Tensors& inputs, const RotaryAngles& angles);
 
   nn::ParameterGroup group;
@@ -75,13 +79,22 @@ class SingleStreamBlock {
   SingleStreamBlock(const std::string& name, const FlowTransformerConfig& config);
   SingleStreamBlock(const SingleStreamBlock&) = delete;
 
-  /// {x [B, L, D] (txt then img), silu(vec) [B, D]} -> {x}.
+  /// silu(vec) [B, D] -> [B, 3 D]: shift, scale, gate.
+  at::Tensor modulation(const at::Tensor& silu_vec) { return modulation_.forward(silu_vec); }
+
+  /// {x [B, L, D] (txt then img), modulation [B, 3 D]} -> {x}.
   nn::Tensors forward(const nn::Tensors& inputs, const RotaryAngles& angles);
 
   nn::ParameterGroup group;
 
  private:
-  int64_t num_heads_, hidden_size_;
+  at::Tensor attend(const at::Tensor& qkv, const RotaryAngles& angles);  // [B, L, 3 D] -> [B, L, D]
+  /// y [B, L, D] -> [B, L, D + MLP], what linear2 reads: without gradients written in place by the products,
+  /// otherwise (and with adapters on linear1) cut and joined.
+  at::Tensor attention_and_mlp(const at::Tensor& y, const RotaryAngles& angles);
+  at::Tensor attention_and_mlp_by_parts(const at::Tensor& y, const RotaryAngles& angles);
+
+  int64_t num_heads_, hidden_size_, mlp_hidden_dim_;
   nn::Linear modulation_, linear1_, linear2_;
   QKNorm norm_;
 };
@@ -89,8 +102,11 @@ class SingleStreamBlock {
 class LastLayer {
  public:
   LastLayer(nn::ParameterGroup& group, const FlowTransformerConfig& config);
-  at::Tensor forward(const at::Tensor& x,
-                     const at::Tensor& silu_vec);  // [B, L, D], [B, D] -> [B, L, out_channels]
+  /// silu(vec) [B, D] -> [B, 2 D]: shift, scale.
+  at::Tensor modulation(const at::Tensor& silu_vec) { return modulation_.forward(silu_vec); }
+
+  /// [B, L, D], modulation [B, 2 D] -> [B, L, out_channels]
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& modulation);
 
  private:
   nn::Linear linear_, modulation_;

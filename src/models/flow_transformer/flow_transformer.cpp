@@ -24,38 +24,77 @@ FlowTransformer::FlowTransformer(const FlowTransformerConfig& config)
   }
 }
 
-at::Tensor FlowTransformer::forward(const FlowTransformerInput& input, nn::BlockRunner& runner) {
-  check(input.guidance.defined() == config_.guidance_embed,
-        "guidance is given exactly if the model has the input");
-  check(input.img.size(-1) == config_.in_channels && input.txt.size(-1) == config_.context_in_dim &&
-            input.y.size(-1) == config_.vec_in_dim,
-        "channels of img, txt and y are those of the configuration");
+at::Tensor FlowTransformer::silu_vec(const at::Tensor& timesteps, const at::Tensor& y,
+                                     const at::Tensor& guidance) {
+  check(guidance.defined() == config_.guidance_embed, "guidance is given exactly if the model has the input");
+  check(y.size(-1) == config_.vec_in_dim, "channels of y are those of the configuration");
   const at::ScalarType dtype = img_in_.weight.value.scalar_type();
+  at::Tensor vec = time_in_.forward(timestep_embedding(timesteps).to(dtype));
+  if (guidance_in_) vec = vec + guidance_in_->forward(timestep_embedding(guidance).to(dtype));
+  return at::silu(vec + vector_in_.forward(y.to(dtype)));
+}
+
+RotaryAngles FlowTransformer::rotary_angles(const at::Tensor& img_ids, int64_t txt_length) const {
+  const at::Tensor ids = at::cat({at::zeros({txt_length, 3}, img_ids.options()), img_ids});
+  const at::Tensor& like = img_in_.weight.value;
+  const auto dtype = like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return embed_nd(ids, config_.axes_dim, config_.theta, like.options().dtype(dtype));
+}
+
+Modulations FlowTransformer::modulations(const at::Tensor& timesteps, const at::Tensor& y,
+                                         const at::Tensor& guidance, nn::BlockRunner& runner) {
+  const at::Tensor vec = silu_vec(timesteps, y, guidance);
+  Modulations modulations;
+  const auto add = [&](auto& block) {
+    const auto modulation = [&](const nn::Tensors& inputs) {
+      return nn::Tensors{block->modulation(inputs[0])};
+    };
+    modulations.push_back(runner.run(block->group, modulation, {vec})[0]);
+  };
+  for (auto& block : double_blocks_) add(block);
+  for (auto& block : single_blocks_) add(block);
+  modulations.push_back(final_layer_.modulation(vec));
+  return modulations;
+}
+
+Modulations at_step(const Modulations& modulations, int64_t step) {
+  Modulations result;
+  for (const at::Tensor& modulation : modulations) result.push_back(modulation.narrow(0, step, 1));
+  return result;
+}
+
+at::Tensor FlowTransformer::forward(const FlowTransformerInput& input, nn::BlockRunner& runner) {
+  check(input.img.size(-1) == config_.in_channels && input.txt.size(-1) == config_.context_in_dim,
+        "channels of img and txt are those of the configuration");
+  const at::ScalarType dtype = img_in_.weight.value.scalar_type();
+  const bool has_modulations = !input.modulations.empty();
+  // What a block is given last: its modulation, or what it makes it of.
+  const at::Tensor vec = has_modulations ? at::Tensor() : silu_vec(input.timesteps, input.y, input.guidance);
+  size_t index = 0;
+  const auto condition = [&] { return has_modulations ? input.modulations[index++] : vec; };
 
   at::Tensor img = img_in_.forward(input.img.to(dtype));
   at::Tensor txt = txt_in_.forward(input.txt.to(dtype));
-  at::Tensor vec = time_in_.forward(timestep_embedding(input.timesteps).to(dtype));
-  if (guidance_in_) vec = vec + guidance_in_->forward(timestep_embedding(input.guidance).to(dtype));
-  vec = at::silu(vec + vector_in_.forward(input.y.to(dtype)));
-
   const int64_t txt_length = txt.size(1);
-  const at::Tensor ids = at::cat({at::zeros({txt_length, 3}, input.img_ids.options()), input.img_ids});
-  const RotaryAngles angles =
-      embed_nd(ids, config_.axes_dim, config_.theta, dtype == at::kDouble ? at::kDouble : at::kFloat);
 
-  for (const auto& block : double_blocks_) {
-    auto out =
-        runner.run(block->group, [&](const nn::Tensors& inputs) { return block->forward(inputs, angles); },
-                   {img, txt, vec});
+  const auto run = [&](auto& block, nn::Tensors inputs) {
+    inputs.push_back(condition());
+    const auto function = [&](nn::Tensors tensors) {
+      if (!has_modulations) tensors.back() = block->modulation(tensors.back());
+      return block->forward(tensors, input.angles);
+    };
+    return runner.run(block->group, function, inputs);
+  };
+  for (auto& block : double_blocks_) {
+    const auto out = run(block, {img, txt});
     img = out[0];
     txt = out[1];
   }
   at::Tensor x = at::cat({txt, img}, 1);
-  for (const auto& block : single_blocks_) {
-    x = runner.run(block->group, [&](const nn::Tensors& inputs) { return block->forward(inputs, angles); },
-                   {x, vec})[0];
-  }
-  return final_layer_.forward(x.narrow(1, txt_length, x.size(1) - txt_length), vec);
+  for (auto& block : single_blocks_) x = run(block, {x})[0];
+  const at::Tensor last = condition();
+  return final_layer_.forward(x.narrow(1, txt_length, x.size(1) - txt_length),
+                              has_modulations ? last : final_layer_.modulation(last));
 }
 
 std::vector<nn::ParameterGroup*> FlowTransformer::groups() {

@@ -14,14 +14,22 @@
 
 namespace flowshard::models {
 
+/// What forwards need of time, guidance and pooled text, which is the same for every token: shift, scale and
+/// gate of each block in the order of execution, and of the last layer; each [S, multiple of D].
+using Modulations = std::vector<at::Tensor>;
+
 struct FlowTransformerInput {
-  at::Tensor img;        // [B, L, in_channels]
-  at::Tensor img_ids;    // [L, 3] fp32: (0, row, column)
-  at::Tensor txt;        // [B, T, context_in_dim]; T5 hidden states
-  at::Tensor timesteps;  // [B] fp32 in [0, 1]; 1 is noise
-  at::Tensor y;          // [B, vec_in_dim]; CLIP pooled vector
-  at::Tensor guidance;   // [B] fp32; undefined if the model has no guidance input
+  at::Tensor img;                // [B, L, in_channels]
+  at::Tensor txt;                // [B, T, context_in_dim]; T5 hidden states
+  RotaryAngles angles;           // of these T + L tokens
+  at::Tensor timesteps = {};     // [B] fp32 in [0, 1]; 1 is noise
+  at::Tensor y = {};             // [B, vec_in_dim]; CLIP pooled vector
+  at::Tensor guidance = {};      // [B] fp32; undefined if the model has no guidance input
+  Modulations modulations = {};  // of these B, in place of timesteps, y and guidance; or empty
 };
+
+/// Entry `step` of modulations of several steps, for a batch of one.
+Modulations at_step(const Modulations& modulations, int64_t step);
 
 class FlowTransformer {
  public:
@@ -34,11 +42,22 @@ class FlowTransformer {
   /// the whole call (and its backward), each block's group while `runner` runs it.
   at::Tensor forward(const FlowTransformerInput& input, nn::BlockRunner& runner);
 
+  /// The angles of `txt_length` text tokens, all at (0, 0, 0), then image tokens at `img_ids` [L, 3]: (0,
+  /// row, column). On the device of the model; in fp64 for a model in fp64, else in fp32.
+  RotaryAngles rotary_angles(const at::Tensor& img_ids, int64_t txt_length) const;
+
+  /// The modulations of S steps at once: timesteps [S], y [1, vec_in_dim], guidance [1] or undefined. A
+  /// quarter of all weights is needed for nothing else.
+  Modulations modulations(const at::Tensor& timesteps, const at::Tensor& y, const at::Tensor& guidance,
+                          nn::BlockRunner& runner);
+
   /// The root group (""), then one group per block in the order of execution.
   std::vector<nn::ParameterGroup*> groups();
   std::vector<nn::Parameter*> parameters();
 
  private:
+  at::Tensor silu_vec(const at::Tensor& timesteps, const at::Tensor& y, const at::Tensor& guidance);
+
   FlowTransformerConfig config_;
   nn::ParameterGroup root_;
   nn::Linear img_in_, txt_in_;

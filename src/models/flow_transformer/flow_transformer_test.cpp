@@ -32,8 +32,8 @@ struct FlowTransformerTest : testing::Test {
       parameter->trainable = true;
     }
     input = {.img = at::randn({2, 6, 16}, at::kDouble),
-             .img_ids = at::rand({6, 3}) * 4,
              .txt = at::randn({2, 5, 12}, at::kDouble),
+             .angles = model.rotary_angles(at::rand({6, 3}) * 4, 5),
              .timesteps = at::tensor({0.3f, 0.9f}),
              .y = at::randn({2, 8}, at::kDouble),
              .guidance = at::tensor({1.0f, 3.5f})};
@@ -171,8 +171,8 @@ TEST(InitializeRandom, DependsOnSeedAndNameAndZeroesTheOutput) {
   }
   nn::DirectRunner runner;
   const at::Tensor v = first.forward({.img = at::randn({1, 4, 16}),
-                                      .img_ids = at::zeros({4, 3}),
                                       .txt = at::randn({1, 3, 12}),
+                                      .angles = first.rotary_angles(at::zeros({4, 3}), 3),
                                       .timesteps = at::ones({1}),
                                       .y = at::randn({1, 8}),
                                       .guidance = at::ones({1})},

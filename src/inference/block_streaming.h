@@ -1,0 +1,55 @@
+// Runs a model whose blocks do not all fit on the device: their weights stay in pinned host memory, and each
+// block's are copied to the device shortly before it runs, while blocks before it compute. One thread.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+
+#include <array>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "nn/block_runner.h"
+
+namespace flowshard::inference {
+
+class StreamingRunner : public nn::BlockRunner {
+ public:
+  /// `blocks` in the order of execution. Materializes their parameters: of `num_resident` of them on the
+  /// device for good (is_streamed() says which), of the others on the host. Fill them, then call start().
+  StreamingRunner(const std::vector<nn::ParameterGroup*>& blocks, size_t num_resident,
+                  const at::TensorOptions& options);
+
+  /// From now on the streamed parameters are undefined while their block does not run. Their low-rank terms
+  /// move to the device.
+  void start();
+
+  /// The next block in order arrives while this one computes; out of order works, but waits.
+  nn::Tensors run(const nn::ParameterGroup& group, const nn::BlockFunction& block,
+                  const nn::Tensors& inputs) override;
+
+ private:
+  struct StreamedBlock {
+    const nn::ParameterGroup* group;
+    at::Tensor host;  // all parameters one after another
+  };
+  struct Slot {
+    at::Tensor memory;  // on the device
+    std::optional<c10::Event> filled, used;
+  };
+
+  // [Note: positions] Streamed block p % n runs at position p, in slot p % 2, over and over. When position p
+  // runs, p and p + 1 have been fetched.
+  void fetch(size_t position);
+  Slot& slot_at(size_t position) { return slots_[position % slots_.size()]; }
+
+  at::TensorOptions options_;
+  std::optional<c10::Stream> copy_stream_;  // none on a CPU
+  std::vector<StreamedBlock> streamed_;
+  std::map<const nn::ParameterGroup*, size_t> index_of_;  // in streamed_
+  std::array<Slot, 2> slots_;
+  size_t position_ = 0;
+};
+
+}  // namespace flowshard::inference
