@@ -68,6 +68,16 @@ def test_other_numbers_of_ranks(flowshard_at, whole, copy):
         assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-3)
 
 
+def test_what_is_kept_in_memory_changes_nothing(flowshard_at, tmp_path, shapes_dataset):
+    """40 pictures in batches of 3: the batches that end an epoch hold 1 or 2 pictures that were not encoded before."""
+    lay_out(tmp_path, shapes_dataset)
+    for kept in ["true", "false"]:
+        result = flowshard_at(tmp_path, "train", "run.toml", "--set", "train.steps=28", "--set", "train.batch_size=3",
+                              "--set", f"data.cache_in_memory={kept}", "--set", f"run.output_dir={kept}")
+        assert result.returncode == 0, result.stderr
+    assert metrics(tmp_path / "true/metrics.jsonl") == metrics(tmp_path / "false/metrics.jsonl")
+
+
 def test_other_data_is_refused(flowshard_at, copy):
     rewrite_tar(copy / "data/shapes-000001.tar", lambda name, old: None if name.startswith("000000025") else old)
     before = files_below(copy)

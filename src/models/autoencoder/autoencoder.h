@@ -70,7 +70,8 @@ class Autoencoder {
     at::Tensor logvar;  // the same shape, clamped to [-30, 20] as diffusers does
   };
   /// images [B, 3, H, W] in [-1, 1], H and W multiples of f. The latent that the transformer sees is (sample
-  /// - shift_factor) * scaling_factor.
+  /// - shift_factor) * scaling_factor. On a CPU a picture's result does not depend on the others, bit for
+  /// bit.
   Posterior encode(const at::Tensor& images);
 
   /// latents [B, C, H/f, W/f], already unscaled -> images [B, 3, H, W], about [-1, 1], not clamped.

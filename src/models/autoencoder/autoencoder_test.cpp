@@ -108,6 +108,20 @@ TEST(Autoencoder, ShapesOfBatchesAndUnevenSizes) {
   EXPECT_THROW(model.encode(at::randn({1, 3, 42, 24})), InternalError);
 }
 
+TEST(Autoencoder, ResultsDoNotDependOnTheOthersInTheBatch) {
+  Autoencoder model({.block_out_channels = {8, 16, 32, 64}, .layers_per_block = 1, .norm_num_groups = 2});
+  fill_randomly(model);
+  const at::Tensor images = at::randn({5, 3, 32, 32});
+  const at::Tensor latents = model.encode(images).mean;
+  const at::Tensor decoded = model.decode(latents);
+  for (const auto& [first, count] : {std::pair{0, 1}, {1, 1}, {1, 2}, {2, 3}}) {
+    EXPECT_TRUE(at::equal(model.encode(images.narrow(0, first, count)).mean, latents.narrow(0, first, count)))
+        << first << ' ' << count;
+    EXPECT_TRUE(at::equal(model.decode(latents.narrow(0, first, count)), decoded.narrow(0, first, count)))
+        << first << ' ' << count;
+  }
+}
+
 TEST(AutoencoderNames, FollowDiffusers) {
   AutoencoderConfig config = tiny();
   config.use_quant_conv = true;

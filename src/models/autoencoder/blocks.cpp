@@ -12,6 +12,18 @@ at::Tensor in_order_of_convolutions(const at::Tensor& x) {
   return x.is_cpu() ? x.contiguous(at::MemoryFormat::ChannelsLast) : x;
 }
 
+// [Note: one picture or many] at::conv2d computes a single small picture another way than several, with other
+// last bits. A latent must not depend on how many pictures were encoded with it: a run that is resumed has
+// other pictures left to encode than one that was not interrupted. So on a CPU it is oneDNN for all.
+at::Tensor convolution(const at::Tensor& x, const nn::Parameter& weight, const nn::Parameter& bias,
+                       int64_t stride, int64_t padding) {
+  if (x.is_cpu() && x.scalar_type() == at::kFloat && at::hasMKLDNN()) {
+    return at::mkldnn_convolution(x, weight.value, bias.value, {padding, padding}, {stride, stride}, {1, 1},
+                                  /*groups=*/1);
+  }
+  return at::conv2d(x, weight.value, bias.value, stride, padding);
+}
+
 }  // namespace
 
 Conv2d::Conv2d(nn::ParameterGroup& group, const std::string& name, int64_t in, int64_t out, int64_t kernel,
@@ -23,8 +35,8 @@ Conv2d::Conv2d(nn::ParameterGroup& group, const std::string& name, int64_t in, i
 at::Tensor Conv2d::forward(const at::Tensor& pictures) const {
   const at::Tensor x = in_order_of_convolutions(pictures);
   if (stride_ == 2)
-    return at::conv2d(at::constant_pad_nd(x, {0, 1, 0, 1}), weight_.value, bias_.value, stride_);
-  return at::conv2d(x, weight_.value, bias_.value, stride_, /*padding=*/weight_.shape[2] / 2);
+    return convolution(at::constant_pad_nd(x, {0, 1, 0, 1}), weight_, bias_, 2, /*padding=*/0);
+  return convolution(x, weight_, bias_, stride_, /*padding=*/weight_.shape[2] / 2);
 }
 
 at::Tensor Conv2d::forward_tokens(const at::Tensor& x) const {
