@@ -179,11 +179,17 @@ void report_gpu(const inference::Pipeline& pipeline) {
   fmt::print(stderr, "flowshard generate: loaded {:.1f} GB in {:.1f} s ({:.1f} GB/s)\n",
              gigabytes(report.loaded_bytes), report.load_seconds,
              gigabytes(report.loaded_bytes) / report.load_seconds);
-  fmt::print(stderr,
-             "flowshard generate: GPU memory at most {:.1f} GB encoding text, {:.1f} GB denoising, {:.1f} GB "
-             "decoding; {} blocks streamed\n",
-             gigabytes(report.encode_peak_bytes), gigabytes(report.denoise_peak_bytes),
-             gigabytes(report.decode_peak_bytes), report.num_streamed_blocks);
+  const auto phase = [&](const char* name, const inference::PhaseReport& of) {
+    fmt::print(stderr, "flowshard generate: {}: {:.2f} s, at most {:.1f} GB of GPU memory\n", name,
+               of.seconds, gigabytes(of.peak_bytes));
+  };
+  phase("encoding text", report.encode);
+  phase("denoising", report.denoise);
+  phase("decoding", report.decode);
+  if (report.num_streamed_blocks > 0) {
+    fmt::print(stderr, "flowshard generate: {} blocks came from host memory in every step\n",
+               report.num_streamed_blocks);
+  }
 }
 
 void check_output(const std::vector<Job>& jobs, const std::filesystem::path& grid) {

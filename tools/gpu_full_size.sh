@@ -49,6 +49,20 @@ for gb in 24 16 12; do
 done
 generate 512-fp32 --height 512 --width 512 --precision fp32
 
+python3 - "$scratch" <<'PYTHON'
+import sys
+import torch
+from diffusers import FluxPipeline
+for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+    pipeline = FluxPipeline.from_pretrained(f"{sys.argv[1]}/model", torch_dtype=dtype).to("cuda")
+    pipeline.set_progress_bar_config(disable=True)
+    image = pipeline("a red circle left of a blue square", height=512, width=512, num_inference_steps=28, guidance_scale=3.5,
+                     max_sequence_length=512, generator=torch.Generator("cpu").manual_seed(1)).images[0]
+    image.save(f"{sys.argv[1]}/out/diffusers-{name}.png")
+    del pipeline
+    torch.cuda.empty_cache()
+PYTHON
+
 python3 - "$out" <<'PYTHON'
 import sys
 import numpy as np
@@ -57,7 +71,11 @@ out = sys.argv[1]
 pixels = lambda name: np.asarray(Image.open(f"{out}/{name}.png").convert("RGB")).astype(float)
 for name in ("again", "encoders", "blocks-24", "blocks-16", "blocks-12"):
     print(f"1024-{name}: {np.sum(pixels('1024') != pixels('1024-' + name))} values differ from 1024")
-difference = pixels("512") - pixels("512-fp32")
-print(f"bf16 against fp32: PSNR {10 * np.log10(255**2 / max(np.mean(difference**2), 1e-9)):.1f} dB, largest difference "
-      f"{np.abs(difference).max():.0f} of 255, standard deviation of the picture {pixels('512-fp32').std():.0f}")
+def distance(what, a, b):
+    difference = pixels(a) - pixels(b)
+    print(f"{what}: PSNR {10 * np.log10(255**2 / max(np.mean(difference**2), 1e-9)):.1f} dB, mean difference "
+          f"{np.abs(difference).mean():.2f}, largest {np.abs(difference).max():.0f} of 255")
+distance("512x512, flowshard fp32 against diffusers fp32", "512-fp32", "diffusers-fp32")
+distance("512x512, flowshard bf16 against flowshard fp32", "512", "512-fp32")
+distance("512x512, diffusers bf16 against diffusers fp32", "diffusers-bf16", "diffusers-fp32")
 PYTHON

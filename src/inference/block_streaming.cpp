@@ -1,5 +1,6 @@
 #include "inference/block_streaming.h"
 
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -13,6 +14,8 @@ namespace {
 
 // Where the parameters begin in a block's flat memory: matrix products want aligned weights.
 constexpr int64_t kAlignment = 128;  // elements
+
+constexpr int64_t kPieceBytes = int64_t{4} << 30;
 
 int64_t padded(int64_t numel) { return (numel + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -43,13 +46,11 @@ StreamingRunner::StreamingRunner(const std::vector<nn::ParameterGroup*>& blocks,
       nn::materialize(blocks[i]->parameters, options);
       continue;
     }
-    const bool on_gpu = !options.device().is_cpu();
-    const at::Tensor host = at::empty({numel_of(*blocks[i])}, options.device(at::kCPU).pinned_memory(on_gpu));
-    place(*blocks[i], host);
     index_of_[blocks[i]] = streamed_.size();
-    streamed_.push_back({blocks[i], host});
-    largest = std::max(largest, host.numel());
+    streamed_.push_back({blocks[i], at::Tensor()});
+    largest = std::max(largest, numel_of(*blocks[i]));
   }
+  allocate_host_memory();
   for (Slot& slot : slots_) slot.memory = at::empty({largest}, options);
   if (options.device().is_cpu()) return;
   copy_stream_ =
@@ -57,6 +58,33 @@ StreamingRunner::StreamingRunner(const std::vector<nn::ParameterGroup*>& blocks,
   for (Slot& slot : slots_) {
     slot.filled.emplace(options.device().type());
     slot.used.emplace(options.device().type());
+  }
+}
+
+void StreamingRunner::allocate_host_memory() {
+  const bool on_gpu = !options_.device().is_cpu();
+  if (on_gpu) {  // Several threads touch the pages; otherwise a gigabyte takes most of a second.
+    c10::CachingAllocator::setAllocatorSettings(
+        "pinned_use_cuda_host_register:True,pinned_num_register_threads:8");
+  }
+  // The allocator of pinned memory rounds up to powers of two: blocks share pieces of such a size.
+  const auto element_bytes =
+      static_cast<int64_t>(c10::elementSize(c10::typeMetaToScalarType(options_.dtype())));
+  const int64_t piece_numel = kPieceBytes / element_bytes;
+  int64_t rest = 0, offset = 0;
+  for (const StreamedBlock& block : streamed_) rest += numel_of(*block.group);
+  at::Tensor piece;
+  for (StreamedBlock& block : streamed_) {
+    const int64_t numel = numel_of(*block.group);
+    if (!piece.defined() || offset + numel > piece.numel()) {
+      piece = at::empty({std::max(numel, std::min(rest, piece_numel))},
+                        options_.device(at::kCPU).pinned_memory(on_gpu));
+      offset = 0;
+    }
+    block.host = piece.narrow(0, offset, numel);
+    place(*block.group, block.host);
+    offset += numel;
+    rest -= numel;
   }
 }
 

@@ -39,6 +39,8 @@ class StreamingRunner : public nn::BlockRunner {
     std::optional<c10::Event> filled, used;
   };
 
+  void allocate_host_memory();
+
   // [Note: positions] Streamed block p % n runs at position p, in slot p % 2, over and over. When position p
   // runs, p and p + 1 have been fetched.
   void fetch(size_t position);

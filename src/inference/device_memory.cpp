@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <fstream>
 #include <limits>
@@ -38,6 +39,10 @@ int64_t free_memory(c10::Device device) {
 
 void release_unused_memory(c10::Device device) {
   if (!device.is_cpu()) allocator_of(device).emptyCache();
+}
+
+void synchronize(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 void reset_peak_memory(c10::Device device) {

@@ -19,7 +19,8 @@ constexpr int64_t kMaxSide = 8192;
 constexpr int64_t kMaxSteps = 1000;
 constexpr int64_t kMaxSequenceLength = 512;  // what FLUX.1 was trained with
 
-/// Upper bounds of what tensors take beside weights, in multiples of the largest ones; measured.
+/// Upper bounds of what tensors take beside weights, in multiples of the largest ones: measured from 512x512
+/// to 2048x2048, plus a margin.
 WorkBytes work_bytes(const models::FlowTransformerConfig& transformer,
                      const models::AutoencoderConfig& autoencoder, int64_t height, int64_t width,
                      at::ScalarType dtype) {
@@ -28,9 +29,11 @@ WorkBytes work_bytes(const models::FlowTransformerConfig& transformer,
   const int64_t tokens = kMaxSequenceLength + height / side * (width / side);
   const int64_t widest =
       autoencoder.block_out_channels[std::min<size_t>(1, autoencoder.block_out_channels.size() - 1)];
-  return {.encode = int64_t{200} << 20,
-          .denoise = tokens * (3 * transformer.hidden_size + transformer.mlp_hidden_dim) * element * 5,
-          .decode = height * width * widest * element * 5};
+  constexpr int64_t kMargin = int64_t{256} << 20;
+  return {
+      .encode = kMargin,
+      .denoise = 3 * tokens * (3 * transformer.hidden_size + transformer.mlp_hidden_dim) * element + kMargin,
+      .decode = 3 * height * width * widest * element + 2 * kMargin};
 }
 
 // [1, 3, H, W] about [-1, 1] -> 8-bit RGB, rounded half to even as diffusers' numpy path does.
@@ -44,6 +47,22 @@ image::Image to_image(const at::Tensor& decoded) {
   image.pixels.assign(bytes.data_ptr<uint8_t>(), bytes.data_ptr<uint8_t>() + bytes.numel());
   return image;
 }
+
+/// The time and the peak of memory from its making on.
+class Measurement {
+ public:
+  explicit Measurement(at::Device device) : device_(device) { reset_peak_memory(device); }
+
+  void add_to(PhaseReport& phase) const {
+    synchronize(device_);
+    phase.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    phase.peak_bytes = std::max(phase.peak_bytes, peak_memory(device_));
+  }
+
+ private:
+  at::Device device_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 }  // namespace
 
@@ -124,10 +143,13 @@ struct Pipeline::Impl {
 
   void load_transformer() {
     std::vector<nn::ParameterGroup*> groups = transformer.groups();
-    nn::materialize(groups.front()->parameters, tensor_options);
-    groups.erase(groups.begin());
-    auto streaming = std::make_unique<StreamingRunner>(groups, plan.num_resident, tensor_options);
-    timed([&] { source.fill(transformer); });
+    std::unique_ptr<StreamingRunner> streaming;
+    timed([&] {
+      nn::materialize(groups.front()->parameters, tensor_options);
+      groups.erase(groups.begin());
+      streaming = std::make_unique<StreamingRunner>(groups, plan.num_resident, tensor_options);
+      source.fill(transformer);
+    });
     attach(loras, transformer.parameters());
     streaming->start();
     runner = std::move(streaming);
@@ -177,12 +199,12 @@ struct Pipeline::Impl {
         std::ranges::all_of(wanted, [&](const auto& entry) { return prepared.contains(entry.first); });
     if (all_known) return;
     if (!conditioner.is_loaded()) make_room_for_text_encoders();
-    reset_peak_memory(options.device);
+    const Measurement measurement(options.device);
     for (auto& [prompt, conditioning] : wanted) {
       const Conditioning encoded = conditioner.encode(prompt.first, prompt.second);
       conditioning = {.txt = encoded.txt.cpu(), .y = encoded.y.cpu()};
     }
-    report.encode_peak_bytes = std::max(report.encode_peak_bytes, peak_memory(options.device));
+    measurement.add_to(report.encode);
     prepared = std::move(wanted);
   }
 
@@ -267,7 +289,7 @@ image::Image Pipeline::generate(const Request& request, const Progress& progress
 
   impl.prepare({request});
   if (!impl.runner) impl.make_room_for_transformer();
-  reset_peak_memory(device);
+  const Measurement denoising(device);
   const auto prompts = Impl::prompts_of(request);
   flow_matching::Velocity velocity = impl.velocity(request, prompts[0], img_ids, sigmas);
   if (request.true_cfg_scale > 1) {
@@ -280,14 +302,14 @@ image::Image Pipeline::generate(const Request& request, const Progress& progress
                                                    [&](int64_t step, int64_t num_steps, const at::Tensor&) {
                                                      if (progress) progress(step, num_steps);
                                                    });
-  impl.report.denoise_peak_bytes = std::max(impl.report.denoise_peak_bytes, peak_memory(device));
+  denoising.add_to(impl.report.denoise);
 
-  reset_peak_memory(device);
+  const Measurement decoding(device);
   const at::Tensor latents =
       flow_matching::unpack(tokens, height, width) / impl.autoencoder_config.scaling_factor +
       impl.autoencoder_config.shift_factor;
   image::Image image = to_image(impl.autoencoder->decode(latents.to(impl.tensor_options)));
-  impl.report.decode_peak_bytes = std::max(impl.report.decode_peak_bytes, peak_memory(device));
+  decoding.add_to(impl.report.decode);
   return image;
 }
 

@@ -41,11 +41,16 @@ struct PipelineOptions {
   int64_t max_height = 1024, max_width = 1024;  // of the pictures that will be asked for: what must fit
 };
 
-/// What loading took, and the peaks of memory by phase so far (of a GPU; 0 on a CPU).
+/// What one kind of work has taken so far.
+struct PhaseReport {
+  double seconds = 0;
+  int64_t peak_bytes = 0;  // of a GPU; 0 on a CPU
+};
+
 struct PipelineReport {
   int64_t loaded_bytes = 0;
   double load_seconds = 0;
-  int64_t encode_peak_bytes = 0, denoise_peak_bytes = 0, decode_peak_bytes = 0;
+  PhaseReport encode, denoise, decode;
   size_t num_streamed_blocks = 0;
 };
 

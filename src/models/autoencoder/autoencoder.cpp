@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "models/autoencoder/blocks.h"
+#include "models/autoencoder/bands.h"
 
 namespace flowshard::models {
 namespace {
@@ -64,7 +64,7 @@ struct Encoder {
       h = level.forward(h);
       if (level.resample) h = level.resample->forward(h);
     }
-    return conv_out.forward(norm_out.forward_silu(mid.forward(h)));
+    return norm_silu_conv(norm_out, conv_out, mid.forward(h));
   }
 
   Conv2d conv_in;
@@ -97,10 +97,9 @@ struct Decoder {
     at::Tensor h = mid.forward(conv_in.forward(latents));
     for (const Level& level : up) {
       h = level.forward(h);
-      if (level.resample)
-        h = level.resample->forward(at::upsample_nearest2d(h, {2 * h.size(2), 2 * h.size(3)}));
+      if (level.resample) h = upsample_conv(*level.resample, h);
     }
-    return conv_out.forward(norm_out.forward_silu(h));
+    return norm_silu_conv(norm_out, conv_out, h);
   }
 
   Conv2d conv_in;

@@ -1,9 +1,9 @@
 #include "models/autoencoder/blocks.h"
 
+#include "models/autoencoder/bands.h"
+
 namespace flowshard::models {
 namespace {
-
-constexpr double kNormEps = 1e-6;
 
 // [Note: order of pictures] On a CPU a convolution takes half the time on channels-last pictures, the
 // reordering included. ATen's channels-last group norm, however, computes the variance as E[x^2] - E[x]^2 and
@@ -39,6 +39,12 @@ at::Tensor Conv2d::forward(const at::Tensor& pictures) const {
   return convolution(x, weight_, bias_, stride_, /*padding=*/weight_.shape[2] / 2);
 }
 
+at::Tensor Conv2d::forward_inner_rows(const at::Tensor& pictures) const {
+  return at::conv2d(in_order_of_convolutions(pictures), weight_.value, bias_.value,
+                    /*stride=*/at::IntArrayRef{1},
+                    /*padding=*/at::IntArrayRef{0, 1});
+}
+
 at::Tensor Conv2d::forward_tokens(const at::Tensor& x) const {
   return at::linear(x, weight_.value.flatten(1), bias_.value);
 }
@@ -50,7 +56,7 @@ GroupNorm::GroupNorm(nn::ParameterGroup& group, const std::string& name, int64_t
 
 at::Tensor GroupNorm::forward(const at::Tensor& x) const {
   // [Note: order of pictures]
-  return at::group_norm(x.contiguous(), num_groups_, weight_.value, bias_.value, kNormEps);
+  return at::group_norm(x.contiguous(), num_groups_, weight_.value, bias_.value, kEps);
 }
 
 at::Tensor GroupNorm::forward_silu(const at::Tensor& x) const {
@@ -68,9 +74,11 @@ ResnetBlock::ResnetBlock(nn::ParameterGroup& group, const std::string& name, int
 }
 
 at::Tensor ResnetBlock::forward(const at::Tensor& x) const {
-  at::Tensor h = conv1_.forward(norm1_.forward_silu(x));
-  h = conv2_.forward(norm2_.forward_silu(h));
-  return h.add_(nin_shortcut_ ? nin_shortcut_->forward(x) : x);
+  at::Tensor h = norm_silu_conv(norm1_, conv1_, x);
+  h = norm_silu_conv(norm2_, conv2_, h);
+  if (!nin_shortcut_) return h.add_(x);
+  add_conv(h, *nin_shortcut_, x);
+  return h;
 }
 
 AttnBlock::AttnBlock(nn::ParameterGroup& group, const std::string& name, int64_t channels, int64_t num_groups)

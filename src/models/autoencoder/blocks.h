@@ -19,8 +19,11 @@ class Conv2d {
          int64_t stride = 1);
 
   at::Tensor forward(const at::Tensor& pictures) const;  // [B, in, H, W]
+  /// A 3x3 convolution without padding above and below: [B, in, H + 2, W] -> [B, out, H, W].
+  at::Tensor forward_inner_rows(const at::Tensor& pictures) const;
   /// The 1x1 convolution of tokens [B, L, in], which is a linear layer.
   at::Tensor forward_tokens(const at::Tensor& x) const;
+  int64_t out_channels() const { return weight_.shape[0]; }
 
  private:
   nn::Parameter weight_, bias_;
@@ -29,10 +32,16 @@ class Conv2d {
 
 class GroupNorm {
  public:
+  static constexpr double kEps = 1e-6;
+
   GroupNorm(nn::ParameterGroup& group, const std::string& name, int64_t channels, int64_t num_groups);
 
   at::Tensor forward(const at::Tensor& x) const;
   at::Tensor forward_silu(const at::Tensor& x) const;
+
+  const at::Tensor& weight() const { return weight_.value; }  // [channels]
+  const at::Tensor& bias() const { return bias_.value; }
+  int64_t num_groups() const { return num_groups_; }
 
  private:
   nn::Parameter weight_, bias_;
