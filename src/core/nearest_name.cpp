@@ -26,12 +26,14 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::optional<std::string> nearest_name(std::string_view name, std::span<const std::string> candidates) {
+std::optional<std::string> nearest_name(std::string_view name, std::span<const std::string> candidates,
+                                        double most) {
   std::optional<std::string> nearest;
   size_t nearest_distance = 0;
   for (const std::string& candidate : candidates) {
     const size_t distance = edit_distance(name, candidate);
-    if (distance > std::max(name.size(), candidate.size()) / 2) continue;
+    if (static_cast<double>(distance) > most * static_cast<double>(std::max(name.size(), candidate.size())))
+      continue;
     if (!nearest || distance < nearest_distance) {
       nearest = candidate;
       nearest_distance = distance;

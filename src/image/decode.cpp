@@ -3,10 +3,14 @@
 
 #include "core/error.h"
 #include "image/decoders.h"
+#include "image/encode.h"
+#include "image/encoders.h"
 #include "image/image.h"
 
 namespace flowshard::image {
 namespace {
+
+constexpr std::string_view kPngSignature = "\x89PNG\r\n\x1a\n";
 
 bool starts_with(std::span<const uint8_t> bytes, size_t offset, std::string_view text) {
   return bytes.size() >= offset + text.size() &&
@@ -16,7 +20,7 @@ bool starts_with(std::span<const uint8_t> bytes, size_t offset, std::string_view
 
 Decoded decode_by_content(std::span<const uint8_t> bytes, int64_t max_pixels) {
   if (bytes.empty()) throw DataError("the file is empty");
-  if (starts_with(bytes, 0, "\x89PNG\r\n\x1a\n")) return decode_png(bytes, max_pixels);
+  if (starts_with(bytes, 0, kPngSignature)) return decode_png(bytes, max_pixels);
   if (starts_with(bytes, 0, "\xff\xd8\xff")) return decode_jpeg(bytes, max_pixels);
   if (starts_with(bytes, 0, "RIFF") && starts_with(bytes, 8, "WEBP")) return decode_webp(bytes, max_pixels);
   throw DataError("not a PNG, JPEG or WebP picture");
@@ -76,6 +80,16 @@ Image decode(std::span<const uint8_t> bytes, const std::string& source, int64_t 
     const int width = picture.width;
     const int height = picture.height;
     return upright({.width = width, .height = height, .pixels = to_rgb(std::move(picture))}, orientation);
+  } catch (const DataError& error) {
+    throw DataError("{}: {}", source, error.what());
+  }
+}
+
+std::string read_description(std::span<const uint8_t> bytes, const std::string& source) {
+  try {
+    const Decoded picture = decode_by_content(bytes, kMaxPixels);
+    return starts_with(bytes, 0, kPngSignature) ? find_png_text(bytes, kDescriptionKey)
+                                                : exif_description(picture.exif);
   } catch (const DataError& error) {
     throw DataError("{}: {}", source, error.what());
   }

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace flowshard::image {
@@ -30,5 +32,11 @@ void convert_to_srgb(Decoded& picture);
 
 /// The orientation tag, 1 to 8; 1 if there is none or the structure is unsound.
 int exif_orientation(std::span<const uint8_t> exif);
+
+/// The ImageDescription; "" if there is none or the structure is unsound.
+std::string exif_description(std::span<const uint8_t> exif);
+
+/// The text under `key` of a PNG that decode_png() has read, not a compressed one; "" if there is none.
+std::string find_png_text(std::span<const uint8_t> bytes, std::string_view key);
 
 }  // namespace flowshard::image

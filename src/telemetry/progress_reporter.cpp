@@ -41,23 +41,36 @@ ProgressReporter::~ProgressReporter() {
 }
 
 void ProgressReporter::update(const StepRecord& record) {
+  update(record.step, record.step_seconds,
+         fmt::format("loss {:.4f}  grad_norm {:.3f}  lr {:.2e}", record.loss, record.grad_norm, record.lr));
+}
+
+void ProgressReporter::update(int64_t step, double step_seconds, std::string_view details) {
   ++num_updates_;
   // A running mean that follows changes (another length, a busy machine) within a few dozen steps.
-  mean_seconds_ +=
-      (record.step_seconds - mean_seconds_) / static_cast<double>(std::min<int64_t>(num_updates_, 32));
-  const int64_t left = std::max<int64_t>(options_.num_steps - record.step, 0);
-  const int64_t percent = options_.num_steps > 0 ? record.step * 100 / options_.num_steps : 0;
-  line_ = fmt::format("step {}/{} {:3}%  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  {}  ends in {}",
-                      record.step, options_.num_steps, percent, record.loss, record.grad_norm, record.lr,
+  mean_seconds_ += (step_seconds - mean_seconds_) / static_cast<double>(std::min<int64_t>(num_updates_, 32));
+  unshown_seconds_ += step_seconds;
+  const int64_t left = std::max<int64_t>(options_.num_steps - step, 0);
+  const int64_t percent = options_.num_steps > 0 ? step * 100 / options_.num_steps : 0;
+  line_ = fmt::format("step {}/{} {:3}%  {}  {}  ends in {}", step, options_.num_steps, percent, details,
                       rate_text(mean_seconds_), duration_text(mean_seconds_ * static_cast<double>(left)));
 
   const bool is_first_or_last = num_updates_ == 1 || left == 0;
   if (options_.columns > 0) {
-    undrawn_seconds_ += record.step_seconds;
-    if (undrawn_seconds_ >= 0.1 || is_first_or_last) draw();
-  } else if (record.step % options_.log_every_steps == 0 || is_first_or_last) {
-    out_ << line_ << '\n' << std::flush;
+    if (unshown_seconds_ >= 0.1 || is_first_or_last) draw();
+    return;
   }
+  const bool is_due = options_.log_every_seconds > 0
+                          ? unshown_seconds_ >= options_.log_every_seconds
+                          : step % options_.log_every_steps == 0 || is_first_or_last;
+  if (!is_due) return;
+  out_ << line_ << '\n' << std::flush;
+  unshown_seconds_ = 0.0;
+}
+
+void ProgressReporter::hide() {
+  if (is_drawn_) out_ << "\r\x1b[K" << std::flush;
+  is_drawn_ = false;
 }
 
 void ProgressReporter::message(std::string_view text) {
@@ -72,7 +85,7 @@ void ProgressReporter::draw() {
   const auto width = static_cast<size_t>(options_.columns - 1);
   out_ << '\r' << line_.substr(0, width) << "\x1b[K" << std::flush;
   is_drawn_ = true;
-  undrawn_seconds_ = 0.0;
+  unshown_seconds_ = 0.0;
 }
 
 }  // namespace flowshard::telemetry

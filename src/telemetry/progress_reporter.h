@@ -1,5 +1,5 @@
 // The progress of a run for a person: on a terminal one line that is rewritten in place, in a log one plain
-// line every so many steps. Only rank 0 makes one; used by one thread.
+// line every so many steps or seconds. Only rank 0 makes one; used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ class ProgressReporter {
   struct Options {
     int64_t num_steps = 0;         // of the whole run
     int64_t log_every_steps = 10;  // in a log; the first and the last step are always shown
+    double log_every_seconds = 0;  // above 0: in a log instead, so that a short run shows nothing
     int columns = 0;               // of the terminal, 0: a log
   };
 
@@ -27,11 +28,16 @@ class ProgressReporter {
   ProgressReporter(const ProgressReporter&) = delete;
   ProgressReporter& operator=(const ProgressReporter&) = delete;
 
-  /// Shows the step. A terminal is redrawn at most ten times a second, by the step times told.
-  void update(const StepRecord& record);
+  /// Shows that `step` steps are made, the last in so many seconds. A terminal is redrawn at most ten times a
+  /// second, by the times told.
+  void update(int64_t step, double step_seconds, std::string_view details);
+  void update(const StepRecord& record);  // of training
 
   /// A line of its own ("saved step-00000200"), above the progress line.
   void message(std::string_view text);
+
+  /// Takes the line off the terminal until the next update: something else writes there.
+  void hide();
 
  private:
   void draw();
@@ -41,7 +47,7 @@ class ProgressReporter {
   std::string line_;  // the newest progress line
   int64_t num_updates_ = 0;
   double mean_seconds_ = 0.0;     // of a step, over about the last 32
-  double undrawn_seconds_ = 0.0;  // since the terminal was drawn
+  double unshown_seconds_ = 0.0;  // since the last line
   bool is_drawn_ = false;         // the cursor stands behind a progress line
 };
 

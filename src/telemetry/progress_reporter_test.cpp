@@ -64,6 +64,28 @@ TEST(ProgressReporter, TheRateFollowsAChange) {
   EXPECT_NE(out.str().find("1.99 s/step  ends in 6m 3"), std::string::npos) << out.str();
 }
 
+TEST(ProgressReporter, ALogByTheClock) {
+  std::ostringstream out;
+  ProgressReporter progress(out, {.num_steps = 10, .log_every_seconds = 30});
+  for (int64_t step = 1; step <= 10; ++step) progress.update(step, 8.0, "image 1/1");
+  EXPECT_EQ(out.str(),
+            "step 4/10  40%  image 1/1  8.00 s/step  ends in 48s\n"
+            "step 8/10  80%  image 1/1  8.00 s/step  ends in 16s\n");
+}
+
+TEST(ProgressReporter, HiddenUntilTheNextStep) {
+  std::ostringstream out;
+  {
+    ProgressReporter progress(out, {.num_steps = 100, .columns = 13});
+    progress.update(1, 1.0, "");
+    progress.hide();
+    progress.hide();
+    progress.update(2, 1.0, "");
+    progress.hide();
+  }
+  EXPECT_EQ(out.str(), "\rstep 1/100  \x1b[K\r\x1b[K\rstep 2/100  \x1b[K\r\x1b[K");
+}
+
 TEST(ProgressReporter, NothingIsWrittenWithoutAStep) {
   std::ostringstream out;
   { ProgressReporter progress(out, {.num_steps = 10, .columns = 80}); }
