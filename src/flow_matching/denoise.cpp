@@ -10,7 +10,7 @@ at::Tensor denoise(const Velocity& velocity, at::Tensor x, std::span<const float
   for (int64_t i = 0; i < num_steps; ++i) {
     const at::Tensor v = velocity(x, sigmas[i]).to(at::kFloat);
     x = x + (sigmas[i + 1] - sigmas[i]) * v;
-    if (after_step) after_step(i + 1, num_steps, x);
+    if (after_step) after_step({i + 1, num_steps, x, v, sigmas[i + 1]});
   }
   return x;
 }

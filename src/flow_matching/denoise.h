@@ -11,8 +11,19 @@ namespace flowshard::flow_matching {
 /// The velocity dx/dsigma at x [B, L, C] fp32 and noise level sigma; any float dtype.
 using Velocity = std::function<at::Tensor(const at::Tensor& x, float sigma)>;
 
-/// Called after step i of n with the state that it reached. Throwing from it stops sampling.
-using StepCallback = std::function<void(int64_t step, int64_t num_steps, const at::Tensor& x)>;
+/// One step that was made.
+struct Step {
+  int64_t index, num_steps;  // index: 1 after the first
+  const at::Tensor& x;       // the state that it reached, fp32
+  const at::Tensor& v;       // the velocity that led there, fp32
+  float sigma;               // the noise level of x
+
+  /// Where the straight line along v ends: x - sigma v, the image as this step sees it.
+  at::Tensor estimate() const { return x - sigma * v; }
+};
+
+/// Called after each step. Throwing from it stops sampling.
+using StepCallback = std::function<void(const Step& step)>;
 
 /// Integrates x from sigmas.front() to sigmas.back(): x += (sigma[i+1] - sigma[i]) * velocity(x, sigma[i]).
 /// x stays fp32 throughout, whatever the precision of the model.

@@ -59,6 +59,14 @@ TEST(Latents, PackPutsAPatchInChannelMajorOrder) {
   EXPECT_TRUE(at::equal(unpack(tokens, 4, 6), latents));
 }
 
+TEST(Schedule, StrengthLeavesOutTheFirstSteps) {
+  EXPECT_EQ(first_step(28, 1.0), 0);
+  EXPECT_EQ(first_step(28, 0.6), 11);  // 28 - 16.8
+  EXPECT_EQ(first_step(4, 0.1), 3);
+  EXPECT_EQ(first_step(10, 0.3), 7);
+  EXPECT_EQ(first_step(28, 0.0), 28);
+}
+
 TEST(Latents, IdsAreRowAndColumn) {
   const at::Tensor ids = image_ids(4, 6);
   EXPECT_TRUE(at::equal(ids[4], at::tensor({0.f, 1.f, 1.f})));
@@ -78,6 +86,20 @@ TEST(Denoise, IsExactForAStraightPathInOneStep) {
   const std::vector<float> sigmas = {1, 0};
   const auto velocity = [&](const at::Tensor&, float) { return noise - image; };
   EXPECT_TRUE(at::allclose(denoise(velocity, noise, sigmas), image, 1e-5, 1e-6));
+}
+
+TEST(Denoise, EachStepOfAStraightPathSeesItsEnd) {
+  const at::Tensor noise = at::randn({1, 4, 8}), image = at::randn({1, 4, 8});
+  const std::vector<float> sigmas = {1, 0.7f, 0.2f, 0};
+  std::vector<int64_t> steps;
+  const auto velocity = [&](const at::Tensor&, float) { return noise - image; };
+  denoise(velocity, noise, sigmas, [&](const Step& step) {
+    steps.push_back(step.index);
+    EXPECT_EQ(step.num_steps, 3);
+    EXPECT_TRUE(at::allclose(step.x, step.sigma * noise + (1 - step.sigma) * image, 1e-5, 1e-6));
+    EXPECT_TRUE(at::allclose(step.estimate(), image, 1e-5, 1e-6));
+  });
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3}));
 }
 
 TEST(Denoise, TrueCfgExtrapolates) {

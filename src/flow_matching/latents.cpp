@@ -25,8 +25,10 @@ at::Tensor image_ids(int64_t height, int64_t width) {
   return ids.view({-1, 3});
 }
 
-at::Tensor start_noise(uint64_t seed, int64_t channels, int64_t height, int64_t width) {
-  return at::randn({1, channels, height, width}, at::detail::createCPUGenerator(seed), at::kFloat);
+at::Generator generator_of(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
+
+at::Tensor draw_noise(at::Generator& generator, int64_t channels, int64_t height, int64_t width) {
+  return at::randn({1, channels, height, width}, generator, at::kFloat);
 }
 
 }  // namespace flowshard::flow_matching

@@ -17,8 +17,10 @@ at::Tensor unpack(const at::Tensor& tokens, int64_t height, int64_t width);
 /// Positions (0, row, column) of the tokens of an h x w latent, [L, 3] fp32. Text tokens are all (0, 0, 0).
 at::Tensor image_ids(int64_t height, int64_t width);
 
-/// torch.randn([1, C, h, w]) of a CPU generator seeded with `seed`, fp32: the bits that diffusers starts
-/// from.
-at::Tensor start_noise(uint64_t seed, int64_t channels, int64_t height, int64_t width);
+/// The random numbers of one image: those of a CPU generator seeded with `seed`.
+at::Generator generator_of(uint64_t seed);
+
+/// torch.randn([1, C, h, w]) on the CPU, fp32: the bits that diffusers draws.
+at::Tensor draw_noise(at::Generator& generator, int64_t channels, int64_t height, int64_t width);
 
 }  // namespace flowshard::flow_matching

@@ -1,5 +1,6 @@
 #include "flow_matching/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/json_config.h"
@@ -46,6 +47,11 @@ std::vector<float> get_schedule(const ScheduleConfig& config, int64_t num_steps,
   }
   sigmas.push_back(0.0f);
   return sigmas;
+}
+
+int64_t first_step(int64_t num_steps, double strength) {
+  const auto n = static_cast<double>(num_steps);
+  return static_cast<int64_t>(std::max(n - std::min(n * strength, n), 0.0));
 }
 
 }  // namespace flowshard::flow_matching

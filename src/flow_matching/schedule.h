@@ -32,4 +32,8 @@ double time_shift(double mu, double t);
 /// num_steps + 1 decreasing sigmas from 1 to 0 (the last is 0).
 std::vector<float> get_schedule(const ScheduleConfig& config, int64_t num_steps, int64_t image_tokens);
 
+/// How many of the steps image to image leaves out, by diffusers' rule: none at strength 1, all at strength
+/// 0.
+int64_t first_step(int64_t num_steps, double strength);
+
 }  // namespace flowshard::flow_matching

@@ -39,7 +39,8 @@ TransformerSource from_folder(const ModelPaths& paths) {
           .fill = fill_from(std::move(files)),
           .autoencoder = autoencoder_of(paths, folder),
           .text_encoders = {},
-          .found = ""};
+          .found = "",
+          .parts = {paths.model, paths.vae, paths.text_encoders}};
 }
 
 TransformerSource from_checkpoint(const fs::path& path, const ModelPaths& paths) {
@@ -60,7 +61,8 @@ TransformerSource from_checkpoint(const fs::path& path, const ModelPaths& paths)
               },
           .autoencoder = autoencoder_of(paths, folder),
           .text_encoders = {},
-          .found = ""};
+          .found = "",
+          .parts = {path, base, paths.vae, paths.text_encoders}};
 }
 
 // The diffusers folder beside a weights file: its own, as in the published repository, or the one above it.
@@ -89,14 +91,17 @@ TextEncoderWeights text_encoders_of(const ModelPaths& paths, const SingleFile& p
   return {.clip = parts.clip, .t5 = parts.t5};
 }
 
+// `place` becomes where it comes from.
 AutoencoderFiles autoencoder_near(const ModelPaths& paths, const SingleFile& parts, const ModelFolder& base,
-                                  std::string& found) {
+                                  std::string& found, fs::path& place) {
+  place = paths.vae;
   if (!paths.vae.empty()) return autoencoder_of(paths.vae);
   if (parts.autoencoder) return AutoencoderFiles::of(*parts.autoencoder, base.part("vae") / "config.json");
   const fs::path beside = paths.model.parent_path() / kPublishedAutoencoder;
   for (const fs::path& candidate : {beside, base.part("vae")}) {
     if (!fs::exists(candidate)) continue;
     found += fmt::format("; autoencoder from {}", candidate.string());
+    place = candidate;
     return AutoencoderFiles::open(candidate);
   }
   throw ConfigError("{}: it holds no autoencoder, and {} does not exist: name one with --vae",
@@ -119,13 +124,15 @@ TransformerSource from_file(const ModelPaths& paths) {
     found = fmt::format("{}tokenizers and scheduler from {}",
                         text_encoders.clip && text_encoders.t5 ? "" : "text encoders, ", base.path.string());
   }
-  AutoencoderFiles autoencoder = autoencoder_near(paths, parts, base, found);
+  fs::path vae;
+  AutoencoderFiles autoencoder = autoencoder_near(paths, parts, base, found, vae);
   return {.base = base,
           .config = files.config,
           .fill = fill_from(std::move(files)),
           .autoencoder = std::move(autoencoder),
           .text_encoders = text_encoders,
-          .found = found.starts_with("; ") ? found.substr(2) : found};
+          .found = found.starts_with("; ") ? found.substr(2) : found,
+          .parts = {paths.model, vae, base.path}};
 }
 
 }  // namespace

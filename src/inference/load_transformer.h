@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "model_folder/component_files.h"
 #include "model_folder/model_folder.h"
@@ -28,6 +29,11 @@ struct TransformerSource {
   AutoencoderFiles autoencoder;
   TextEncoderWeights text_encoders;  // those that are not in `base`
   std::string found;                 // which parts were found where, if the user did not say; else ""
+  /// The files and folders that all parts come from, that of the transformer first.
+  std::vector<std::filesystem::path> parts;
+
+  /// Heights and widths of images are multiples of this: 16 for FLUX.1.
+  int64_t size_multiple() const { return 2 * autoencoder.config.downsampling(); }
 
   /// Tells by what is at `paths.model`: a checkpoint (step-00000200/), a run's output folder (its newest
   /// checkpoint), a diffusers model or a weights file. Of a checkpoint with averaged weights these are taken.

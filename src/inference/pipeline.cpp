@@ -9,15 +9,12 @@
 #include "flow_matching/schedule.h"
 #include "inference/block_streaming.h"
 #include "inference/device_memory.h"
+#include "inference/start_latents.h"
 #include "model_folder/model_folder.h"
 #include "models/flow_transformer/flow_transformer.h"
 
 namespace flowshard::inference {
 namespace {
-
-constexpr int64_t kMaxSide = 8192;
-constexpr int64_t kMaxSteps = 1000;
-constexpr int64_t kMaxSequenceLength = 512;  // what FLUX.1 was trained with
 
 /// Upper bounds of what tensors take beside weights, in multiples of the largest ones: measured from 512x512
 /// to 2048x2048, plus a margin.
@@ -227,6 +224,14 @@ struct Pipeline::Impl {
     };
   }
 
+  // tokens [1, L, 4C] of h x w latents
+  image::Image decode(const at::Tensor& tokens, int64_t height, int64_t width) {
+    const at::Tensor latents =
+        flow_matching::unpack(tokens, height, width) / autoencoder_config.scaling_factor +
+        autoencoder_config.shift_factor;
+    return to_image(autoencoder->decode(latents.to(tensor_options)));
+  }
+
   PipelineOptions options;
   at::TensorOptions tensor_options;
   TransformerSource source;
@@ -249,24 +254,7 @@ Pipeline::~Pipeline() = default;
 const std::vector<LoadedLora>& Pipeline::loras() const { return impl_->loras; }
 const std::string& Pipeline::found() const { return impl_->source.found; }
 
-int64_t Pipeline::size_multiple() const { return 2 * impl_->autoencoder_config.downsampling(); }
-
-Request Pipeline::validated(const Request& request) const {
-  const auto in_range = [](const char* what, auto value, auto low, auto high) {
-    if (!(value >= low && value <= high))
-      throw ConfigError("{} is {}: it must be from {} to {}", what, value, low, high);
-  };
-  in_range("height", request.height, size_multiple(), kMaxSide);
-  in_range("width", request.width, size_multiple(), kMaxSide);
-  in_range("number of steps", request.num_steps, int64_t{1}, kMaxSteps);
-  in_range("max sequence length", request.max_sequence_length, int64_t{1}, kMaxSequenceLength);
-  in_range("guidance", request.guidance, 0.0, 1000.0);
-  in_range("true CFG scale", request.true_cfg_scale, 0.0, 1000.0);
-  Request result = request;
-  result.height -= request.height % size_multiple();
-  result.width -= request.width % size_multiple();
-  return result;
-}
+int64_t Pipeline::size_multiple() const { return impl_->source.size_multiple(); }
 
 TruncatedWords Pipeline::truncated_words(const Request& request) const {
   return impl_->conditioner.truncated_words(request.prompt, request.max_sequence_length);
@@ -278,37 +266,40 @@ void Pipeline::prepare(const std::vector<Request>& requests) {
   if (impl_->options.low_memory != LowMemory::kNone) impl_->prepare(requests);
 }
 
-image::Image Pipeline::generate(const Request& request, const Progress& progress) {
+image::Image Pipeline::generate(const Request& request, const Observer& observer) {
   at::NoGradGuard no_grad;
   Impl& impl = *impl_;
   const int64_t downsampling = impl.autoencoder_config.downsampling();
   const int64_t height = request.height / downsampling, width = request.width / downsampling;
   const at::Device device = impl.options.device;
   const at::Tensor img_ids = flow_matching::image_ids(height, width);
-  const auto sigmas = flow_matching::get_schedule(impl.schedule, request.num_steps, img_ids.size(0));
+  auto sigmas = flow_matching::get_schedule(impl.schedule, request.num_steps, img_ids.size(0));
 
   impl.prepare({request});
   if (!impl.runner) impl.make_room_for_transformer();
   const Measurement denoising(device);
+  const StartLatents start =
+      start_latents(request, *impl.autoencoder, impl.autoencoder_config, sigmas, impl.tensor_options);
+  sigmas.erase(sigmas.begin(), sigmas.begin() + start.first_step);
   const auto prompts = Impl::prompts_of(request);
   flow_matching::Velocity velocity = impl.velocity(request, prompts[0], img_ids, sigmas);
   if (request.true_cfg_scale > 1) {
     velocity = flow_matching::with_true_cfg(velocity, impl.velocity(request, prompts[1], img_ids, sigmas),
                                             request.true_cfg_scale);
   }
-  const at::Tensor noise =
-      flow_matching::start_noise(request.seed, impl.autoencoder_config.latent_channels, height, width);
-  const at::Tensor tokens = flow_matching::denoise(velocity, flow_matching::pack(noise).to(device), sigmas,
-                                                   [&](int64_t step, int64_t num_steps, const at::Tensor&) {
-                                                     if (progress) progress(step, num_steps);
-                                                   });
+  const auto after_step = [&](const flow_matching::Step& step) {
+    if (observer.progress) observer.progress(step.index, step.num_steps);
+    if (observer.preview_every > 0 && step.index % observer.preview_every == 0 &&
+        step.index < step.num_steps) {
+      observer.preview(step.index, impl.decode(step.estimate(), height, width));
+    }
+  };
+  const at::Tensor tokens =
+      flow_matching::denoise(velocity, flow_matching::pack(start.x).to(device), sigmas, after_step);
   denoising.add_to(impl.report.denoise);
 
   const Measurement decoding(device);
-  const at::Tensor latents =
-      flow_matching::unpack(tokens, height, width) / impl.autoencoder_config.scaling_factor +
-      impl.autoencoder_config.shift_factor;
-  image::Image image = to_image(impl.autoencoder->decode(latents.to(impl.tensor_options)));
+  image::Image image = impl.decode(tokens, height, width);
   decoding.add_to(impl.report.decode);
   return image;
 }

@@ -1,4 +1,4 @@
-// Text to image with one model on one device.
+// Text and image to image with one model on one device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,21 +15,10 @@
 #include "inference/load_transformer.h"
 #include "inference/loras.h"
 #include "inference/memory_plan.h"
+#include "inference/request.h"
 #include "model_folder/text_conditioning.h"
 
 namespace flowshard::inference {
-
-/// One image. What it looks like depends on these fields and the model alone.
-struct Request {
-  std::string prompt;
-  std::string negative_prompt;  // used if true_cfg_scale > 1
-  double true_cfg_scale = 1.0;  // > 1: true classifier-free guidance, two model calls a step
-  double guidance = 3.5;        // the distilled guidance input; ignored by models without it
-  int64_t height = 1024, width = 1024;
-  int64_t num_steps = 28;
-  int64_t max_sequence_length = 512;  // T5 tokens
-  uint64_t seed = 0;
-};
 
 struct PipelineOptions {
   ModelPaths model;
@@ -54,8 +43,13 @@ struct PipelineReport {
   size_t num_streamed_blocks = 0;
 };
 
-/// After step i of n.
-using Progress = std::function<void(int64_t step, int64_t num_steps)>;
+/// What the caller may follow while an image is made. Throwing from either function ends it.
+struct Observer {
+  std::function<void(int64_t step, int64_t num_steps)> progress;  // after step i of n
+  /// After every `preview_every` steps but the last: the image as that step sees it, x - sigma v.
+  std::function<void(int64_t step, const image::Image& image)> preview;
+  int64_t preview_every = 0;  // 0: never
+};
 
 class Pipeline {
  public:
@@ -64,10 +58,7 @@ class Pipeline {
   explicit Pipeline(const PipelineOptions& options);
   ~Pipeline();
 
-  /// Throws ConfigError if a field of the request is impossible: call it for all requests before the first
-  /// image. Returns the request with the size that will be made: height and width are rounded down to
-  /// multiples of size_multiple(), as diffusers does.
-  Request validated(const Request& request) const;
+  /// What inference::validated() needs: call that for all requests before the first image.
   int64_t size_multiple() const;  // 16 for FLUX.1
 
   const std::vector<LoadedLora>& loras() const;
@@ -76,8 +67,9 @@ class Pipeline {
   /// Needed only with low_memory, where generate() otherwise loads the text encoders again for each request.
   void prepare(const std::vector<Request>& requests);
 
-  /// One image, made alone. Throws InternalError if the result is not finite.
-  image::Image generate(const Request& request, const Progress& progress = {});
+  /// One image, made alone. Throws InternalError if the result is not finite, ConfigError if its init image
+  /// cannot be read any more.
+  image::Image generate(const Request& request, const Observer& observer = {});
 
   /// Which parts were found where, if options.model did not say; else "".
   const std::string& found() const;

@@ -1,30 +1,10 @@
 """Whole images of `flowshard generate` against the diffusers pipeline with the same weights and seed."""
 import json
-import pathlib
-import subprocess
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
+from pictures import assert_same_picture, generate, made, pixels, reference
 from tiny_flux import make_tiny_flux
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-FLOWSHARD = ROOT / "build/release/flowshard"
-
-
-def generate(*args):
-    return subprocess.run([FLOWSHARD, "generate", *map(str, args)], capture_output=True, text=True, timeout=300)
-
-
-def pixels(path):
-    return np.asarray(Image.open(path).convert("RGB")).astype(int)
-
-
-def reference(pipeline, prompt, seed, **options):
-    generator = torch.Generator("cpu").manual_seed(seed)
-    image = pipeline(prompt, generator=generator, output_type="pil", **options).images[0]
-    return np.asarray(image).astype(int)
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +29,7 @@ def test_image_equals_diffusers(dev, tmp_path, height, width, steps, guidance):
     assert result.returncode == 0, result.stderr
     expected = reference(pipeline, prompt, 11, height=height, width=width, num_inference_steps=steps,
                          guidance_scale=guidance, max_sequence_length=24)
-    got = pixels(tmp_path / "a.png")
-    assert got.shape == expected.shape
-    difference = np.abs(got - expected)
-    assert expected.std() > 5, "the picture must not be flat for the comparison to mean something"
-    assert difference.max() <= 1 and difference.mean() <= 0.01
+    assert_same_picture(tmp_path / "a.png", expected)
 
 
 def test_schnell_without_guidance_or_shift(schnell, tmp_path):
@@ -120,7 +96,7 @@ def test_odd_sizes_round_down_with_a_word_on_stderr(dev, tmp_path):
 
 @pytest.mark.parametrize("args,words", [
     (["--height", 15], "height is 15"), (["--width", 100000], "width is 100000"), (["--steps", 0], "steps is 0"),
-    (["--max-sequence-length", 0], "max sequence length is 0"), (["--num-images", 0], "--num-images"),
+    (["--max-sequence-length", 0], "max sequence length is 0"), (["--num-images", 0], "number of images is 0"),
     (["--guidance", "nan"], "guidance"), (["--device", "tpu"], "tpu"), (["--output", "a.bmp"], ".png"),
     (["--model", "no/such/folder"], "no/such/folder"),
 ])

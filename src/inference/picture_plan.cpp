@@ -1,0 +1,66 @@
+#include "inference/picture_plan.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "core/error.h"
+#include "inference/init_image.h"
+
+namespace flowshard::inference {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxImages = 100'000;
+
+image::Format format_of_output(const fs::path& file) {
+  const auto format = image::format_of(file);
+  if (!format) throw ConfigError("output {}: name a .png, .jpg or .webp file", file.string());
+  return *format;
+}
+
+}  // namespace
+
+std::vector<PlannedPicture> plan_pictures(const std::vector<PromptLine>& lines, const fs::path& folder,
+                                          image::Format format) {
+  std::vector<PlannedPicture> pictures;
+  std::set<fs::path> names;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const PromptLine& line = lines[i];
+    if (line.num_images < 1 || line.num_images > kMaxImages)
+      throw ConfigError("number of images is {}: it must be from 1 to {}", line.num_images, kMaxImages);
+    const fs::path name =
+        line.output.empty() ? fs::path(fmt::format("{:05}{}", i, image::extension_of(format))) : line.output;
+    PlannedPicture picture{.request = line.request, .format = format_of_output(name)};
+    for (int64_t j = 0; j < line.num_images; ++j) {
+      picture.file = folder / name;
+      if (line.num_images > 1) {
+        picture.file.replace_filename(
+            fmt::format("{}_{}{}", name.stem().string(), j, name.extension().string()));
+      }
+      if (!names.insert(picture.file.lexically_normal()).second)
+        throw ConfigError("output {}: two pictures would have this name", picture.file.string());
+      pictures.push_back(picture);
+      ++picture.request.seed;
+    }
+  }
+  return pictures;
+}
+
+void check_init_images(std::vector<PlannedPicture>& pictures) {
+  std::map<fs::path, std::string> read;  // their hashes
+  for (PlannedPicture& picture : pictures) {
+    Request& request = picture.request;
+    if (request.init_image.empty()) continue;
+    const auto known = read.find(request.init_image);
+    const bool same =
+        known != read.end() && (request.init_image_xxh3.empty() || request.init_image_xxh3 == known->second);
+    request.init_image_xxh3 =
+        same ? known->second : read_init_image(request.init_image, request.init_image_xxh3).xxh3;
+    read[request.init_image] = request.init_image_xxh3;
+  }
+}
+
+}  // namespace flowshard::inference
