@@ -59,11 +59,12 @@ MemoryPlan plan_memory(const WeightBytes& weights, const WorkBytes& work, LowMem
 }
 
 void require_fit(const MemoryPlan& plan, const WeightBytes& weights, const WorkBytes& work,
-                 int64_t free_bytes, const std::string& model, const std::string& device) {
+                 int64_t free_bytes, const std::string& model, c10::Device device) {
   if (plan.peak() <= free_bytes) return;
   std::string advice;
   for (const auto& [mode, name] :
        {std::pair{LowMemory::kEncoders, "encoders"}, {LowMemory::kBlocks, "blocks"}}) {
+    if (mode == LowMemory::kBlocks && device.is_cpu()) continue;
     const int64_t peak = plan_memory(weights, work, mode, free_bytes).peak();
     if (peak <= free_bytes) advice += fmt::format(" --low-memory {} needs {:.1f} GB.", name, gigabytes(peak));
   }
@@ -73,7 +74,7 @@ void require_fit(const MemoryPlan& plan, const WeightBytes& weights, const WorkB
       "denoising {:.1f} GB, decoding {:.1f} GB (weights: text encoders {:.1f}, transformer {:.1f}, "
       "autoencoder "
       "{:.1f} GB).{}",
-      model, device, gigabytes(free_bytes), gigabytes(plan.encode), gigabytes(plan.denoise),
+      model, device.str(), gigabytes(free_bytes), gigabytes(plan.encode), gigabytes(plan.denoise),
       gigabytes(plan.decode), gigabytes(weights.text_encoders), gigabytes(weights.transformer()),
       gigabytes(weights.autoencoder),
       advice.empty() ? " Make smaller pictures, or use another device." : advice);

@@ -1,6 +1,8 @@
 // Whether a model fits into the memory of a device, and how: known from sizes alone, before anything loads.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -37,10 +39,10 @@ struct MemoryPlan {
 
 MemoryPlan plan_memory(const WeightBytes& weights, const WorkBytes& work, LowMemory mode, int64_t free_bytes);
 
-/// Throws ConfigError with the numbers, and the modes that would fit, if the plan's peak is above
-/// `free_bytes`. `model` and `device` are for the message.
+/// Throws ConfigError with the numbers, and the modes that would fit on this device, if the plan's peak is
+/// above `free_bytes`. `model` is for the message.
 void require_fit(const MemoryPlan& plan, const WeightBytes& weights, const WorkBytes& work,
-                 int64_t free_bytes, const std::string& model, const std::string& device);
+                 int64_t free_bytes, const std::string& model, c10::Device device);
 
 /// Whether block `i` of `num_blocks` is streamed when `num_resident` stay: spread evenly, so that while
 /// resident blocks compute, the next streamed one has time to arrive.

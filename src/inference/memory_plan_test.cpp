@@ -57,14 +57,14 @@ TEST(MemoryPlan, WhatDoesNotFitIsRefusedWithTheNumbersAndTheModesThatWouldDo) {
   const int64_t free_bytes = 29;
   const MemoryPlan plan = plan_memory(kWeights, kWork, LowMemory::kNone, free_bytes);
   try {
-    require_fit(plan, kWeights, kWork, free_bytes, "FLUX", "cuda:0");
+    require_fit(plan, kWeights, kWork, free_bytes, "FLUX", at::Device("cuda:0"));
     FAIL() << "it fits";
   } catch (const ConfigError& error) {
     const std::string message = error.what();
     EXPECT_NE(message.find("--low-memory encoders"), std::string::npos) << message;
     EXPECT_NE(message.find("--low-memory blocks"), std::string::npos) << message;
   }
-  EXPECT_NO_THROW(require_fit(plan, kWeights, kWork, plan.peak(), "FLUX", "cuda:0"));
+  EXPECT_NO_THROW(require_fit(plan, kWeights, kWork, plan.peak(), "FLUX", at::Device("cuda:0")));
 }
 
 }  // namespace

@@ -112,6 +112,10 @@ struct Pipeline::Impl {
   }
 
   void plan_fit() {
+    if (options.low_memory == LowMemory::kBlocks && options.device.is_cpu()) {
+      throw ConfigError(
+          "--low-memory blocks is for GPUs: on a CPU every block lies in host memory anyway; use encoders");
+    }
     const auto bytes_of = [&](const std::vector<nn::Parameter*>& parameters) {
       int64_t numel = 0;
       for (const nn::Parameter* parameter : parameters) numel += parameter->numel();
@@ -128,7 +132,7 @@ struct Pipeline::Impl {
                    std::min(options.max_width, kMaxSide), options.dtype);
     const int64_t free_bytes = free_memory(options.device);
     plan = plan_memory(weights, work, options.low_memory, free_bytes);
-    require_fit(plan, weights, work, free_bytes, options.model.model.string(), options.device.str());
+    require_fit(plan, weights, work, free_bytes, options.model.model.string(), options.device);
   }
 
   void load_text_encoders() {
