@@ -26,6 +26,9 @@ prompt=(--prompt "a red circle left of a blue square" --seed 3)
 "$flowshard" generate --model "$out/full" "${prompt[@]}" "${size[@]}" --device cuda --precision fp32 --output "$out/gpu.png"
 "$flowshard" generate --model "$out/full" "${prompt[@]}" "${size[@]}" --device cuda --precision fp32 --output "$out/gpu2.png"
 "$flowshard" generate --model "$out/full" "${prompt[@]}" "${size[@]}" --device cuda --precision bf16 --output "$out/bf16.png"
+start=(--init-image "$out/cpu.png" --strength 0.6 --preview-every 3)
+"$flowshard" generate --model "$out/full" "${prompt[@]}" "${size[@]}" "${start[@]}" --output "$out/from-cpu.png"
+"$flowshard" generate --model "$out/full" "${prompt[@]}" "${size[@]}" "${start[@]}" --device cuda --precision fp32 --output "$out/from-gpu.png"
 "$flowshard" generate --model "$out/full" --prompts "$out/data/heldout.jsonl" "${size[@]}" --device cuda --output "$out/images" >/dev/null
 "$flowshard" eval --images "$out/images" --prompts "$out/data/heldout.jsonl"
 
@@ -47,6 +50,9 @@ bound("loss of 100 steps, GPU fp32 against CPU fp32, largest relative difference
 bound("the same on the GPU twice, different steps", np.sum(losses("gpu") != losses("gpu-again")), 0)
 bound("loss of 100 steps, GPU bf16 against CPU fp32, largest relative difference", np.max(np.abs(losses("bf16") / cpu - 1)), 0.03)
 bound("image, GPU fp32 against CPU fp32, largest difference of 255", np.abs(pixels("gpu") - pixels("cpu")).max(), 2)
+for name in ("from-{}", "from-{}.preview"):
+    bound(f"image to image ({name}), GPU fp32 against CPU fp32, largest difference of 255",
+          np.abs(pixels(name.format("gpu")) - pixels(name.format("cpu"))).max(), 2)
 bound("image on the GPU twice, different pixels", np.sum(pixels("gpu") != pixels("gpu2")), 0)
 error = np.mean((pixels("bf16") - pixels("cpu")) ** 2.0)
 bound("image, GPU bf16 against CPU fp32, PSNR missing to 25 dB", max(0.0, 25 - 10 * np.log10(255**2 / max(error, 1e-9))), 0)

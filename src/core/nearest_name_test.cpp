@@ -27,6 +27,15 @@ TEST(NearestName, SwappedLettersAreOneEdit) {
   EXPECT_EQ(nearest_name("lr", std::vector<std::string>{"xy"}), std::nullopt);
 }
 
+TEST(NearestName, OnlyWithinTheShareThatIsAskedFor) {
+  const std::vector<std::string> keys = {"steps", "output"};
+  EXPECT_EQ(nearest_name("step", keys, 1.0 / 3), "steps");
+  EXPECT_EQ(nearest_name("outptu", keys, 1.0 / 3), "output");
+  EXPECT_EQ(nearest_name("text", keys), std::nullopt);
+  EXPECT_EQ(nearest_name("stops_", keys), "steps");
+  EXPECT_EQ(nearest_name("stop_s", keys, 1.0 / 6), std::nullopt);
+}
+
 TEST(NearestName, NothingIsNear) {
   EXPECT_EQ(nearest_name("steps", std::vector<std::string>{"autoencoder.scale"}), std::nullopt);
   EXPECT_EQ(nearest_name("steps", std::vector<std::string>{}), std::nullopt);

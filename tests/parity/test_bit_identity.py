@@ -58,6 +58,18 @@ def test_beside_a_lora_of_scale_zero(dev, alone, tmp_path):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_with_more_threads(dev, alone, tmp_path, threads):
+def test_with_more_threads_while_small(dev, alone, tmp_path, threads):
     made("--model", dev, "--prompt", PROMPT, *COMMON, "--seed", 7, "--output", tmp_path / "b.png", OMP_NUM_THREADS=str(threads))
     assert (tmp_path / "b.png").read_bytes() == alone
+
+
+def test_with_more_threads_in_bf16_and_nearly_in_fp32(dev, tmp_path):
+    """LibTorch's fp32 convolutions and products add up in another order from some size on (docs/numerics.md)."""
+    common = ["--model", dev, "--prompt", PROMPT, "--height", 256, "--width", 256, "--steps", 4, "--max-sequence-length", 16]
+    for precision in ("bf16", "fp32"):
+        pictures = []
+        for threads in ("1", "2"):
+            made(*common, "--precision", precision, "--output", tmp_path / "a.png", OMP_NUM_THREADS=threads)
+            pictures.append(pixels(tmp_path / "a.png"))
+        difference = np.abs(pictures[0] - pictures[1])
+        assert difference.max() <= (1 if precision == "fp32" else 0) and (difference > 0).mean() <= 1e-3

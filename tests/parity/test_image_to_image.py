@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 from diffusers import FluxImg2ImgPipeline
+from diffusers.utils import load_image
 from pictures import assert_same_picture, generate, made, pixels, reference, refused, stored_settings
 from PIL import Image
 from tiny_flux import make_tiny_flux
@@ -60,6 +61,23 @@ def test_true_cfg_equals_diffusers(model, tmp_path):
          "--max-sequence-length", 16, "--output", tmp_path / "a.png")
     expected = reference(pipeline, "a white square", 5, image=init, strength=0.7, height=64, width=48, num_inference_steps=6,
                          guidance_scale=3.5, max_sequence_length=16, negative_prompt="a black circle", true_cfg_scale=2.5)
+    assert_same_picture(tmp_path / "a.png", expected)
+
+
+@pytest.mark.parametrize("kind", ["turned.jpg", "grey.png", "palette.png", "lossy.webp"])
+def test_pictures_of_other_kinds_equal_diffusers(model, tmp_path, kind):
+    folder, pipeline = model
+    path, picture = tmp_path / kind, photograph(70, 50)
+    if kind == "turned.jpg":
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        picture.save(path, quality=95, subsampling=0, exif=exif)
+    else:
+        picture.convert({"grey.png": "L", "palette.png": "P"}.get(kind, "RGB")).save(path)
+    made("--model", folder, "--prompt", "a red circle", "--init-image", path, "--height", 64, "--width", 48, "--steps", 4, "--seed", 3,
+         "--max-sequence-length", 16, "--output", tmp_path / "a.png")
+    expected = reference(pipeline, "a red circle", 3, image=load_image(str(path)), strength=0.6, height=64, width=48,
+                         num_inference_steps=4, guidance_scale=3.5, max_sequence_length=16)
     assert_same_picture(tmp_path / "a.png", expected)
 
 

@@ -1,7 +1,12 @@
 """Prompt files of `flowshard generate`: own options of each line, resuming, and the lines of --json."""
+import fcntl
 import json
+import os
+import pty
 import signal
+import struct
 import subprocess
+import termios
 import time
 
 import pytest
@@ -160,3 +165,23 @@ def test_killed_and_run_again_makes_the_same_files(dev, tmp_path):
     for path in (tmp_path / "out").glob("*.tmp-*"):
         path.unlink()
     assert files_in(tmp_path / "out") == files_in(tmp_path / "whole")
+
+
+def test_progress_is_a_line_on_a_terminal_and_nothing_in_a_short_log(dev, tmp_path):
+    prompts = write(tmp_path / "p.jsonl", *[{"prompt": "x", "seed": i} for i in range(3)])
+    command = ["--model", dev, *COMMON, "--prompts", prompts, "--json"]
+    result = generate(*command, "--output", tmp_path / "log")
+    assert result.returncode == 0 and result.stderr == ""
+
+    terminal, stderr = pty.openpty()
+    fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    process = subprocess.run([FLOWSHARD, "generate", *map(str, command), "--output", str(tmp_path / "out")], stdout=subprocess.PIPE,
+                             stderr=stderr, text=True, env=ENVIRONMENT, timeout=300)
+    os.close(stderr)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert process.returncode == 0 and [json.loads(line)["status"] for line in process.stdout.splitlines()] == ["made"] * 3
+    lines = [line.replace("\x1b[K", "").strip() for line in shown.split("\r") if "step" in line]
+    assert lines[0].startswith("step 1/6  16%  image 1/3") and lines[-1].startswith("step 6/6 100%  image 3/3")
+    assert all("ends in" in line and len(line) < 60 for line in lines)
+    assert "\n" not in shown, "the line is rewritten in place and taken away"
