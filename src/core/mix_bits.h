@@ -16,4 +16,7 @@ constexpr uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// A number in [0, 1) of the first 53 bits.
+constexpr double unit_of(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
+
 }  // namespace flowshard

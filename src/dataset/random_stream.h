@@ -17,7 +17,7 @@ class RandomStream {
   uint64_t next() { return mix_bits(state_ += kSplitMixStep); }
 
   /// In [0, 1), with 53 random bits.
-  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  double uniform() { return unit_of(next()); }
 
   /// In [0, bound). Biased by at most bound / 2^64.
   uint64_t below(uint64_t bound) {

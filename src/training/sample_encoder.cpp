@@ -1,7 +1,6 @@
 #include "training/sample_encoder.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-
+#include "core/mix_bits.h"
 #include "flow_matching/latents.h"
 #include "flow_matching/loss.h"
 #include "model_folder/component_files.h"
@@ -24,8 +23,7 @@ EncodedBatch SampleEncoder::encode(const dataset::Batch& batch) {
                                           static_cast<uint64_t>(batch.epochs[i])};
     const auto seed = flow_matching::sample_seed(static_cast<uint64_t>(config_.run.seed), key,
                                                  flow_matching::Purpose::kCaptionDropout);
-    // 53 random bits make a double in [0, 1).
-    const bool dropped = static_cast<double>(seed >> 11) * 0x1p-53 < config_.text.caption_dropout;
+    const bool dropped = unit_of(seed) < config_.text.caption_dropout;
     const Conditioning conditioning = encode_caption(dropped ? "" : batch.captions[i]);
     txt.push_back(conditioning.txt);
     y.push_back(conditioning.y);
