@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/checkpoint_json.h"
 #include "checkpoint/copy_weights.h"
 #include "checkpoint/mismatch.h"
-#include "checkpoint/strict_json.h"
 #include "checkpoint/weights.h"
 #include "core/error.h"
 

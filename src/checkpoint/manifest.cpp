@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/strict_json.h"
+#include "checkpoint/checkpoint_json.h"
 #include "core/error.h"
 #include "storage/mapped_file.h"
 

@@ -1,6 +1,6 @@
 #include "checkpoint/mismatch.h"
 
-#include "checkpoint/strict_json.h"
+#include "checkpoint/checkpoint_json.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/strict_json.h"
+#include "checkpoint/checkpoint_json.h"
 #include "core/error.h"
 
 namespace flowshard::checkpoint {
@@ -271,8 +271,12 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   std::ranges::stable_sort(tensors_, std::greater(),
                            [](const TensorSpec& tensor) { return at::elementSize(tensor.dtype); });
   const std::string header = header_of(path.string(), tensors_, metadata);
+  auto size_bytes = static_cast<int64_t>(header.size());
+  for (const auto& [name, dtype, shape] : tensors_) {
+    size_bytes += static_cast<int64_t>(at::elementSize(dtype)) * c10::multiply_integers(shape);
+  }
   as_checkpoint([&] {
-    file_ = std::make_unique<storage::AtomicFile>(path);
+    file_ = std::make_unique<storage::AtomicFile>(path, size_bytes);
     file_->write(header);
   });
 }

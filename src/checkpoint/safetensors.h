@@ -61,7 +61,7 @@ struct TensorSpec {
 /// member throws CheckpointError (no space, no permission) and leaves nothing behind.
 class SafetensorsWriter {
  public:
-  /// Names differ. Writes the header.
+  /// Names differ. Writes the header, if there is room for all that is to follow.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
                     const Metadata& metadata = {});
 

@@ -3,9 +3,9 @@
 #include <exception>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_json.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/strict_json.h"
 #include "core/error.h"
 #include "storage/atomic_file.h"
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <span>
 
-#include "checkpoint/strict_json.h"
+#include "checkpoint/checkpoint_json.h"
 #include "checkpoint/weights.h"
 #include "core/error.h"
 

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_json.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/mismatch.h"
-#include "checkpoint/strict_json.h"
 #include "core/error.h"
 
 namespace flowshard::checkpoint {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "checkpoint/checkpoint_fixture.h"
-#include "checkpoint/strict_json.h"
+#include "checkpoint/checkpoint_json.h"
 #include "core/error.h"
 #include "core/temporary_folder.h"
 

@@ -1,6 +1,6 @@
 #include "checkpoint/training_state.h"
 
-#include "checkpoint/strict_json.h"
+#include "checkpoint/checkpoint_json.h"
 #include "core/error.h"
 
 namespace flowshard::checkpoint {

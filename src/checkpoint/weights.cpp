@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "checkpoint/strict_json.h"
+#include "checkpoint/checkpoint_json.h"
 #include "core/error.h"
 
 namespace flowshard::checkpoint {

@@ -18,6 +18,8 @@ template <typename... Fs>
 struct Overloaded : Fs... {
   using Fs::operator()...;
 };
+template <typename... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;  // clang 16 cannot deduce them from an aggregate
 
 ConfigValue array_value(const toml::array& array) {
   std::vector<std::string> strings;

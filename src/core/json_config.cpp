@@ -5,17 +5,18 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/strict_json.h"
 
 namespace flowshard {
 namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxSize = 1 << 24;  // a weight of two such sizes has a byte count that int64_t holds
+constexpr size_t kMaxShown = 200;  // characters of a value in a message
 
 /// Values above the range of int64_t are not integers to us.
 bool is_integer(const json& value) {
@@ -34,13 +35,10 @@ json parse(const std::filesystem::path& file) {
     throw ConfigError("{}: {}; is this the folder of a model?", file.string(),
                       std::filesystem::exists(file) ? "cannot be read" : "no such file");
   }
-  try {
-    json value = json::parse(stream);
-    if (!value.is_object()) throw ConfigError("{}: holds no JSON object", file.string());
-    return value;
-  } catch (const json::exception& error) {
-    throw ConfigError("{}: is not valid JSON: {}", file.string(), error.what());
-  }
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  json value = parse_json(text, file.string());
+  if (!value.is_object()) throw ConfigError("{}: holds no JSON object", file.string());
+  return value;
 }
 
 }  // namespace
@@ -132,8 +130,9 @@ std::string JsonConfig::one_of(std::string_view key, std::initializer_list<std::
 
 void JsonConfig::reject(std::string_view key, std::string_view reason) const {
   const json* value = find(key, false);
-  // Invalid UTF-8 cannot get here: the parser refuses it.
-  throw ConfigError("{}: {} is {}, but {}", file_.string(), key, value ? value->dump() : "absent", reason);
+  std::string text = value ? value->dump(-1, ' ', /*ensure_ascii=*/true) : "absent";
+  if (text.size() > kMaxShown) text.replace(kMaxShown, text.npos, "...");
+  throw ConfigError("{}: {} is {}, but {}", file_.string(), key, text, reason);
 }
 
 }  // namespace flowshard

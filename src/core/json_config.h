@@ -15,6 +15,9 @@
 
 namespace flowshard {
 
+/// The largest size of a model: a weight of two such sizes has a byte count that int64_t holds.
+inline constexpr int64_t kMaxSize = 1 << 24;
+
 /// One JSON object. A key whose value is null counts as absent. An absent key takes the fallback; without one
 /// it is an error. A value of another type is an error: no number is read from a string or a boolean.
 class JsonConfig {
@@ -26,7 +29,7 @@ class JsonConfig {
   bool has(std::string_view key) const;
 
   int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
-  /// An integer of at least 1 and at most 2^24: a size or a count.
+  /// An integer of at least 1 and at most kMaxSize: a size or a count.
   int64_t size(std::string_view key, std::optional<int64_t> fallback = {}) const;
   /// A number of layers, 0 to 1000: they are made before the weights show whether they are there.
   int64_t depth(std::string_view key, std::optional<int64_t> fallback = {}) const;

@@ -72,7 +72,7 @@ TEST_F(JsonConfigTest, RefusesWhatIsNoJsonObject) {
   EXPECT_NE(error_of([&] { JsonConfig(file.parent_path()); }).find("cannot be read"), std::string::npos);
   for (const char* content : {"", "{\"a\": ", "{\"a\": NaN}", "{\"a\": 1e999}", "{\"a\": \"\xff\"}"}) {
     const std::string message = error_of([&] { read(content); });
-    EXPECT_NE(message.find("is not valid JSON"), std::string::npos) << content << ": " << message;
+    EXPECT_NE(message.find("its JSON "), std::string::npos) << content << ": " << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
   EXPECT_NE(error_of([&] { read("[1]"); }).find("holds no JSON object"), std::string::npos);

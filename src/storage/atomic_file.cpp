@@ -36,6 +36,17 @@ const char* advice(int error_number) {
   }
 }
 
+// Whoever finds out only by writing has spent minutes on a large file.
+void require_room(const std::filesystem::path& path, int64_t bytes) {
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(folder_of(path), error);
+  if (error || space.capacity == 0) return;  // a file system that cannot say
+  if (static_cast<uintmax_t>(bytes) > space.available) {
+    throw DataError("cannot write {}: it takes {} bytes, but {} are free{}", path.string(), bytes,
+                    space.available, advice(ENOSPC));
+  }
+}
+
 }  // namespace
 
 FileDigest digest_of(std::span<const std::byte> bytes) {
@@ -44,7 +55,9 @@ FileDigest digest_of(std::span<const std::byte> bytes) {
 
 void AtomicFile::FreeHash::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
 
-AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), hash_(XXH3_createState()) {
+AtomicFile::AtomicFile(const std::filesystem::path& path, int64_t expected_bytes)
+    : path_(path), hash_(XXH3_createState()) {
+  require_room(path, expected_bytes);
   check(hash_ != nullptr, "no memory for a hash state");
   XXH3_64bits_reset(hash_.get());
   static std::atomic<int> counter = 0;

@@ -30,8 +30,9 @@ FileDigest digest_of(std::span<const std::byte> bytes);
 /// the destructor removes the temporary file and whatever was at `path` before is untouched.
 class AtomicFile {
  public:
-  /// Creates the temporary file, PATH.tmp-PROCESS-NUMBER. The folder must exist.
-  explicit AtomicFile(const std::filesystem::path& path);
+  /// Creates the temporary file, PATH.tmp-PROCESS-NUMBER. The folder must exist, on a file system that says
+  /// it has room for `expected_bytes`.
+  explicit AtomicFile(const std::filesystem::path& path, int64_t expected_bytes = 0);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

@@ -112,6 +112,16 @@ TEST_F(Storage, NoSpaceIsAnErrorAndLeavesNothing) {
   EXPECT_NE(error.find("No space left on device (free some space"), std::string::npos) << error;
 }
 
+TEST_F(Storage, NoRoomForTheExpectedBytesIsToldBeforehand) {
+  const std::string error = error_of([&] { AtomicFile(folder_ / "a", int64_t{1} << 60); });
+  EXPECT_TRUE(error.starts_with("cannot write " + (folder_ / "a").string() +
+                                ": it takes 1152921504606846976 bytes, but "))
+      << error;
+  EXPECT_TRUE(error.ends_with(" are free (free some space or write elsewhere)")) << error;
+  EXPECT_EQ(num_files(), 0U);
+  EXPECT_EQ(error_of([&] { AtomicFile(folder_ / "a", 1000); }), "no error");
+}
+
 TEST_F(Storage, NoFolderOrAFolderInTheWayIsAnError) {
   EXPECT_NE(error_of([&] { AtomicFile(folder_ / "none" / "a"); }).find("No such file"), std::string::npos);
   fs::create_directories(folder_ / "b" / "c");

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/strict_json.h"
 
 namespace flowshard::models {
 namespace {
@@ -42,7 +43,7 @@ LoraMetadata::LoraMetadata(const LoraFile& file)
     : source_(file.source), config_(nlohmann::ordered_json::object()) {
   const auto entry = file.metadata.find(kEntry);
   if (entry == file.metadata.end()) return;
-  config_ = nlohmann::ordered_json::parse(entry->second, nullptr, /*allow_exceptions=*/false);
+  config_ = parse_ordered_json(entry->second, fmt::format("{}: metadata {}", source_, kEntry));
   if (!config_.is_object()) throw ConfigError("{}: metadata {} is not a JSON object", source_, kEntry);
 }
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/strict_json.h"
 #include "models/tokenizer/tokenizer_files.h"
 #include "models/tokenizer/unicode.h"
 
@@ -41,19 +42,10 @@ uint64_t pair_key(int64_t left, int64_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right);
 }
 
-/// `text` in quotes and on one line, whatever it holds.
-std::string quoted(const std::string& text) {
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 Vocabulary to_vocabulary(const json& pieces, const fs::path& file) {
   Vocabulary vocabulary;
   for (const auto& [piece, id] : pieces.items()) {
-    if (!id.is_number_unsigned() || id > INT32_MAX) {
-      throw ConfigError("{}: the id of {} is {}, not a whole number from 0 to 2^31 - 1", file.string(),
-                        quoted(piece), id.dump());
-    }
-    vocabulary.set(piece, id.get<int64_t>());
+    vocabulary.set(piece, to_id(id, file, "the id of " + in_quotes(piece)));
   }
   return vocabulary;
 }
@@ -76,7 +68,7 @@ BytePairModel read_whole_file(const fs::path& file) {
                                           : std::optional(merge.get<std::pair<std::string, std::string>>());
       if (!pair) {
         throw ConfigError("{}: the merge {} is not two pieces", file.string(),
-                          quoted(merge.get<std::string>()));
+                          in_quotes(merge.get<std::string>()));
       }
       tables.merges.push_back(*pair);
     }
@@ -126,7 +118,7 @@ BytePairEncoding::BytePairEncoding(const fs::path& folder, const BytePairModel& 
   const auto id_of = [&](const std::string& piece) {
     const auto id = model.vocabulary.find(piece);
     if (!id) {
-      throw ConfigError("{}: the vocabulary lacks {}", folder.string(), quoted(piece));
+      throw ConfigError("{}: the vocabulary lacks {}", folder.string(), in_quotes(piece));
     }
     return *id;
   };

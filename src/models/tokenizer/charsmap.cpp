@@ -57,6 +57,10 @@ std::optional<std::string_view> Charsmap::find(std::string_view chunk) const {
     if (has_leaf(unit)) {
       const size_t start = node < trie_.size() ? value_of(trie_[node]) : replacements_.size();
       const auto rest = std::string_view(replacements_).substr(std::min(start, replacements_.size()));
+      // A damaged map may point into the middle of a character.
+      if (!rest.empty() && (static_cast<unsigned char>(rest.front()) & 0xC0) == 0x80) {
+        return {};
+      }
       return rest.substr(0, rest.find('\0'));
     }
   }

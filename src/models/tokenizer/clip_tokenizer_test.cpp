@@ -155,9 +155,35 @@ TEST_F(ClipTokenizerTest, BadFilesAreNamed) {
 TEST_F(ClipTokenizerTest, BadConfigurationsAreNamed) {
   for (const char* content :
        {R"({"pad_token": null})", R"({"padding_side": "left"})", R"({"pad_token": 5})", "[]",
-        R"({"added_tokens_decoder": {"x": "a"}})", R"({"split_special_tokens": true})"}) {
+        R"({"added_tokens_decoder": {"x": "a"}})", R"({"added_tokens_decoder": {"99999999999": "a"}})",
+        R"({"added_tokens_decoder": {"-1": "a"}})", R"({"added_tokens_decoder": {"1 ": "a"}})",
+        R"({"split_special_tokens": true})"}) {
     write("tokenizer_config.json", content);
     EXPECT_NE(error().find("tokenizer_config.json"), std::string::npos) << content << ": " << error();
+  }
+}
+
+TEST_F(ClipTokenizerTest, IdsThatAreNoWholeNumbersAreNamed) {
+  for (const char* id :
+       {"1.5", "1e30", "-1", "18446744073709551615", "18446744073709551616", "\"1\"", "null"}) {
+    for (const auto& [name, content] :
+         {std::pair("added_tokens.json", R"({"new": %})"),
+          std::pair("tokenizer.json", R"({"added_tokens": [{"content": "new", "id": %}]})"),
+          std::pair("vocab.json", R"({"new": %})")}) {
+      write(name, std::string(content).replace(std::string(content).find('%'), 1, id));
+      EXPECT_NE(error().find(name), std::string::npos) << name << " with " << id << ": " << error();
+      name == std::string("vocab.json") ? write(name, vocabulary.dump()) : void(fs::remove(folder / name));
+    }
+  }
+}
+
+TEST_F(ClipTokenizerTest, DeepNestingIsNamed) {
+  const std::string deep = R"({"pad_token": )" + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  for (const char* name :
+       {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "tokenizer.json"}) {
+    write(name, deep);
+    EXPECT_EQ(error(), (folder / name).string() + ": its JSON is nested too deeply");
+    fs::remove(folder / name);
   }
 }
 

@@ -92,8 +92,8 @@ class Message {
 
 float to_float(std::string_view bytes) {
   static_assert(std::endian::native == std::endian::little, "the format is little-endian");
-  float value = 0;
-  std::memcpy(&value, bytes.data(), std::min(bytes.size(), sizeof(value)));
+  float value = 0;  // also of a field that is no float: protocol buffers pass over it
+  if (bytes.size() == sizeof(value)) std::memcpy(&value, bytes.data(), sizeof(value));
   return value;
 }
 

@@ -51,8 +51,11 @@ int64_t read_num_extra_ids(const fs::path& folder) {
   }
   const auto config = read_json(file);
   return read_shape(file, [&] {
-    const auto number = config.value("extra_ids", kNumExtraIds);
-    if (number < 0 || number > 100'000) {
+    if (!config.contains("extra_ids")) {
+      return kNumExtraIds;
+    }
+    const auto number = to_id(config["extra_ids"], file, "extra_ids");
+    if (number > 100'000) {
       throw ConfigError("{}: extra_ids is {}, not a number of tokens", file.string(), number);
     }
     return number;

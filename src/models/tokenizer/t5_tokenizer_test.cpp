@@ -171,10 +171,22 @@ TEST_F(T5TokenizerTest, BadFilesAreNamed) {
   write("spiece.model", std::string(1000, '\xFF'));
   EXPECT_NE(error().find("spiece.model is cut short or is not a sentencepiece model"), std::string::npos)
       << error();
+  // A score that is an integer is no score: as if it were absent.
+  write("spiece.model", fewest + field(1, field(1, "a") + std::string("\x10\x03")));
+  EXPECT_EQ(error(), "no error");
   fs::remove(folder / "spiece.model");
   EXPECT_NE(error().find("cannot read " + (folder / "spiece.model").string()), std::string::npos) << error();
   write("tokenizer.json", R"({"model": {"vocab": [["a"]]}})");
   EXPECT_NE(error().find("tokenizer.json"), std::string::npos) << error();
+}
+
+TEST_F(T5TokenizerTest, BadConfigurationsAreNamed) {
+  for (const char* content : {R"({"extra_ids": -1})", R"({"extra_ids": 1e30})", R"({"extra_ids": "3"})",
+                              R"({"extra_ids": 100001})", R"({"extra_ids": 18446744073709551615})"}) {
+    write("tokenizer_config.json", content);
+    EXPECT_NE(error().find("tokenizer_config.json: extra_ids is "), std::string::npos)
+        << content << ": " << error();
+  }
 }
 
 TEST(CharsmapTest, DamagedMapsAreRefused) {
@@ -187,6 +199,10 @@ TEST(CharsmapTest, DamagedMapsAreRefused) {
   // Units that point outside the trie or the replacements match nothing and replace by nothing.
   std::string wild = u32(8) + u32(0xFFFFFFFF) + u32(0xFFFFFFFF);
   EXPECT_EQ(Charsmap(wild, "m").normalize("a\uFB01"), "a\uFB01");
+  // The value of the one entry is 1: the second byte of its replacement.
+  std::string inside = charsmap_of("\uFB01", "\u00E9");
+  inside.replace(inside.find(u32(1U << 31)), 4, u32(1U << 31 | 1));
+  EXPECT_EQ(Charsmap(inside, "m").normalize("a\uFB01"), "a\uFB01");
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <system_error>
+
+#include "core/strict_json.h"
 
 namespace flowshard::models {
 namespace {
@@ -67,12 +69,13 @@ std::map<int64_t, AddedToken> tokens_by_id(const fs::path& folder, const json& c
   std::map<int64_t, AddedToken> tokens;
   if (config.contains("added_tokens_decoder")) {
     for (const auto& [id, token] : config["added_tokens_decoder"].items()) {
-      char* end = nullptr;
-      tokens[std::strtoll(id.c_str(), &end, 10)] = to_token(token);
-      if (id.empty() || *end != '\0') {
-        throw ConfigError("{}: the key \"{}\" of added_tokens_decoder is not a number",
-                          (folder / "tokenizer_config.json").string(), id);
+      int32_t number = -1;
+      const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
+      if (error != std::errc() || end != id.data() + id.size() || number < 0) {
+        throw ConfigError("{}: the key {} of added_tokens_decoder is not a whole number from 0 to 2^31 - 1",
+                          (folder / "tokenizer_config.json").string(), in_quotes(id));
       }
+      tokens[number] = to_token(token);
     }
     return tokens;
   }
@@ -88,14 +91,15 @@ std::map<int64_t, AddedToken> tokens_by_id(const fs::path& folder, const json& c
     };
     const auto ids = read_object_if_present(file);
     for (const auto& [content, id] : ids.items()) {
-      tokens[id.get<int64_t>()] = {.content = content, .normalized = !is_special(content)};
+      tokens[to_id(id, file, "the id of " + in_quotes(content))] = {.content = content,
+                                                                    .normalized = !is_special(content)};
     }
   });
   const auto whole = folder / "tokenizer.json";
   read_shape(whole, [&] {
     const auto contents = read_object_if_present(whole);
     for (const auto& token : contents.value("added_tokens", json::array())) {
-      tokens[token.at("id").get<int64_t>()] = to_token(token);
+      tokens[to_id(token.at("id"), whole, "the id of an added token")] = to_token(token);
     }
   });
   return tokens;
@@ -108,7 +112,16 @@ json read_json(const fs::path& file) {
   if (!stream) {
     throw ConfigError("cannot read {}: check the path of the tokenizer folder", file.string());
   }
-  return read_shape(file, [&] { return json::parse(stream); });
+  return parse_json(std::string(std::istreambuf_iterator<char>(stream), {}), file.string());
+}
+
+int64_t to_id(const json& value, const fs::path& file, const std::string& name) {
+  // Compared as unsigned: a number of JSON may also be a fraction, or beyond int64_t.
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > INT32_MAX) {
+    throw ConfigError("{}: {} is {}, not a whole number from 0 to 2^31 - 1", file.string(), name,
+                      value.dump());
+  }
+  return value.get<int64_t>();
 }
 
 SpecialTokens read_special_tokens(const fs::path& folder, const SpecialTokens& defaults) {

@@ -28,6 +28,10 @@ auto read_shape(const std::filesystem::path& file, Read read) {
   }
 }
 
+/// The whole number from 0 to 2^31 - 1 that `value`, called `name` in `file`, holds. Throws ConfigError for
+/// anything else.
+int64_t to_id(const nlohmann::json& value, const std::filesystem::path& file, const std::string& name);
+
 struct SpecialTokens {
   std::map<std::string, std::string, std::less<>> named;  // "pad_token" and the like to content
   std::vector<AddedToken> added;                          // in the order in which new ids are given out
