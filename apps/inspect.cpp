@@ -139,8 +139,10 @@ void run(const Options& options) {
   Json report = {{"path", options.path.string()}};
   std::exception_ptr fault;
   try {
-    if (!fs::exists(options.path)) throw ConfigError("{}: no such file or folder", options.path.string());
-    fs::is_directory(options.path) ? inspect_folder(options.path, report)
+    std::error_code error;
+    const fs::file_status status = fs::status(options.path, error);
+    if (!fs::exists(status)) throw ConfigError("{}: {}", options.path.string(), error.message());
+    fs::is_directory(status) ? inspect_folder(options.path, report)
                                    : inspect_file(options.path, report);
     report["sound"] = true;
   } catch (const Error& error) {

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -92,6 +93,10 @@ int main(int argc, char** argv) {
   } catch (const flowshard::Error& error) {
     print_error(app, "error", error.what());
     return end_with(error.exit_code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    // A path that the system does not even look at: too long a name, a circle of links, a closed folder.
+    print_error(app, "error", fmt::format("{}: {}", error.path1().string(), error.code().message()));
+    return end_with(ExitCode::kUsage);
   } catch (const std::exception& error) {
     print_error(app, "internal error", error.what());
     return end_with(flowshard::exit_code_of(error));

@@ -36,6 +36,14 @@ TEST(Schedule, WithoutDynamicShiftTheStepsAreEven) {
   EXPECT_EQ(sigmas, (std::vector<float>{1, .75f, .5f, .25f, 0}));
 }
 
+TEST(Schedule, AShiftThatGivesNoSigmasIsRefused) {
+  ScheduleConfig steep{.base_image_seq_len = 1, .max_image_seq_len = 2};
+  EXPECT_THROW(get_schedule(steep, 4, 4096), ConfigError);
+  EXPECT_THROW(get_schedule({.base_shift = 1e300, .max_shift = 2e300}, 4, 4096), ConfigError);
+  EXPECT_THROW(get_schedule({.base_shift = -1e300, .max_shift = 0}, 4, 256), ConfigError);
+  EXPECT_THROW(get_schedule({.use_dynamic_shifting = false, .shift = 1e-300}, 4, 256), ConfigError);
+}
+
 TEST(Schedule, UnsupportedSchedulerIsNamed) {
   const TemporaryFolder folder;
   const auto path = folder / "scheduler_config.json";

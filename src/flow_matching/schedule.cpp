@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.h"
 #include "core/json_config.h"
 
 namespace flowshard::flow_matching {
@@ -44,6 +45,11 @@ std::vector<float> get_schedule(const ScheduleConfig& config, int64_t num_steps,
     // linspace(1, 1/N, N)
     const double t = 1.0 - static_cast<double>(i) / static_cast<double>(num_steps);
     sigmas.push_back(static_cast<float>(time_shift(mu, t)));
+    if (!(sigmas.back() > 0 && sigmas.back() <= 1)) {
+      throw ConfigError(
+          "the scheduler's configuration gives the shift {:g} at {} tokens, and with it the sigma {}", mu,
+          image_tokens, sigmas.back());
+    }
   }
   sigmas.push_back(0.0f);
   return sigmas;

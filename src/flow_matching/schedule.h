@@ -29,7 +29,8 @@ double shift_mu(const ScheduleConfig& config, int64_t image_tokens);
 /// e^mu / (e^mu + 1/t - 1): moves time t in (0, 1] towards noise.
 double time_shift(double mu, double t);
 
-/// num_steps + 1 decreasing sigmas from 1 to 0 (the last is 0).
+/// num_steps + 1 decreasing sigmas from 1 to 0 (the last is 0). Throws ConfigError if the shift is so large
+/// that a sigma is no number above 0.
 std::vector<float> get_schedule(const ScheduleConfig& config, int64_t num_steps, int64_t image_tokens);
 
 /// How many of the steps image to image leaves out, by diffusers' rule: none at strength 1, all at strength

@@ -36,8 +36,8 @@ WorkBytes work_bytes(const models::FlowTransformerConfig& transformer,
 // [1, 3, H, W] about [-1, 1] -> 8-bit RGB, rounded half to even as diffusers' numpy path does.
 image::Image to_image(const at::Tensor& decoded) {
   const at::Tensor unit = (decoded.to(at::kCPU, at::kFloat) / 2 + 0.5).clamp(0, 1);
-  check(at::isfinite(decoded).all().item<bool>(),
-        "the decoded image is not finite: the model or its precision is at fault");
+  if (!at::isfinite(decoded).all().item<bool>())
+    throw DataError("the picture is not finite: the model's weights, a LoRA or the precision is at fault");
   const at::Tensor bytes = (unit * 255).round().to(at::kByte)[0].permute({1, 2, 0}).contiguous();
   image::Image image{
       .width = static_cast<int>(bytes.size(1)), .height = static_cast<int>(bytes.size(0)), .pixels = {}};

@@ -67,7 +67,7 @@ class Pipeline {
   /// Needed only with low_memory, where generate() otherwise loads the text encoders again for each request.
   void prepare(const std::vector<Request>& requests);
 
-  /// One image, made alone. Throws InternalError if the result is not finite, ConfigError if its init image
+  /// One image, made alone. Throws DataError if the result is not finite, ConfigError if its init image
   /// cannot be read any more.
   image::Image generate(const Request& request, const Observer& observer = {});
 

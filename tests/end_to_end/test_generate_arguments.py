@@ -98,6 +98,18 @@ def test_odd_sizes_are_rounded_down_with_a_warning(flowshard_at, trained, tmp_pa
     assert Image.open(tmp_path / "x.png").size == (32, 16)
 
 
+@pytest.mark.parametrize("path,words", [("a" * 300, "File name too long"), ("circle", "symbolic links"), ("circle/x", "symbolic links")],
+                         ids=["long", "circle", "below a circle"])
+def test_paths_that_the_system_does_not_look_at(flowshard, tmp_path, path, words):
+    (tmp_path / "circle").symlink_to("circle")
+    for command in (["generate", "--model", path, *PROMPT, "--output", "x.png"], ["inspect", path],
+                    ["convert", "--input", path, "--output", "x", "--to", "bfl"]):
+        result = flowshard(*command)
+        assert result.returncode == 2 and words in result.stderr, result.stderr
+        assert result.stderr.startswith(f"flowshard {command[0]}: error: ") and result.stderr.count("\n") == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["circle"]
+
+
 @pytest.mark.parametrize("prompt", ["", " ", "\u200b", "a" * 100_000, "\U0001f98a 東京 e\u0301"], ids=["empty", "space", "invisible", "long", "unusual"])
 def test_strange_prompts_make_a_picture(flowshard_at, trained, tmp_path, prompt):
     result = flowshard_at(trained, "generate", "--model", "out", "--prompt", prompt, *SIZE, "--output", tmp_path / "x.png")

@@ -181,7 +181,8 @@ def scaled_fp8(tensors, dtype_of_scale_key, per_row=False):
 def test_scaled_fp8(dev, tmp_path, scale_key, per_row):
     stored, meaning = scaled_fp8(dev.transformer, scale_key, per_row)
     stored["scaled_fp8"] = torch.empty(0, dtype=torch.float8_e4m3fn)
-    stored["img_in.bias"] = meaning["img_in.bias"] = stored["img_in.bias"].to(torch.bfloat16)  # dtypes are mixed
+    for key, dtype in (("img_in.bias", torch.bfloat16), ("txt_in.bias", torch.float16)):  # dtypes are mixed
+        stored[key] = meaning[key] = stored[key].to(dtype)
     save_file(stored, tmp_path / "fp8.safetensors")
     original = dev.pipeline.transformer.state_dict()
     original = {key: tensor.clone() for key, tensor in original.items()}

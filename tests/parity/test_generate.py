@@ -1,9 +1,11 @@
 """Whole images of `flowshard generate` against the diffusers pipeline with the same weights and seed."""
 import json
+import shutil
 
 import numpy as np
 import pytest
 from pictures import assert_same_picture, generate, made, pixels, reference
+from safetensors.torch import load_file, save_file
 from tiny_flux import make_tiny_flux
 
 
@@ -92,6 +94,34 @@ def test_odd_sizes_round_down_with_a_word_on_stderr(dev, tmp_path):
     assert result.returncode == 0
     assert "50x33" in result.stderr and "48x32" in result.stderr
     assert pixels(tmp_path / "a.png").shape == (48, 32, 3)
+
+
+@pytest.mark.parametrize("height,width", [(108, 192), (135, 108), (71, 154), (17, 33), (16, 16), (31, 16)])
+def test_the_answer_says_the_size_that_was_made(dev, tmp_path, height, width):
+    folder, _ = dev
+    result = generate("--model", folder, "--prompt", "x", "--height", height, "--width", width, "--steps", 1, "--json",
+                      "--max-sequence-length", 16, "--output", tmp_path / "a.png")
+    assert result.returncode == 0, result.stderr
+    size = height // 16 * 16, width // 16 * 16
+    assert pixels(tmp_path / "a.png").shape == (*size, 3)
+    answer = json.loads(result.stdout)
+    assert (answer["height"], answer["width"]) == size
+    warning = f"{height}x{width} (height x width) is rounded down to {size[0]}x{size[1]}"
+    assert (warning in result.stderr) == (size != (height, width))
+
+
+@pytest.mark.parametrize("part,tensor", [("vae", "decoder.conv_out.bias"), ("transformer", "proj_out.bias"),
+                                         ("text_encoder_2", "encoder.final_layer_norm.weight")])
+def test_a_picture_that_is_not_finite_is_an_error_and_no_black_file(dev, tmp_path, part, tensor):
+    shutil.copytree(dev[0], tmp_path / "model")
+    weights, = (tmp_path / "model" / part).glob("*.safetensors")
+    tensors = load_file(weights)
+    tensors[tensor][1] = float("nan")
+    save_file(tensors, weights)
+    result = generate("--model", tmp_path / "model", "--prompt", "x", "--height", 32, "--width", 32, "--steps", 1,
+                      "--max-sequence-length", 16, "--output", tmp_path / "a.png")
+    assert result.returncode == 4 and "the picture is not finite" in result.stderr, result.stderr
+    assert not list(tmp_path.glob("a*"))
 
 
 @pytest.mark.parametrize("args,words", [

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/json_config.h"
 #include "models/autoencoder/autoencoder.h"
 
 namespace flowshard::models {
@@ -23,7 +24,8 @@ int64_t size_of(const TensorListing& file, const std::string& key, size_t dim) {
     throw CheckpointError("{}: it lacks \"{}\", from which the autoencoder's configuration is read",
                           file.source, key);
   }
-  if (dim >= found->second.size() || found->second[dim] < 1) {
+  // A tensor without elements may claim any size.
+  if (dim >= found->second.size() || found->second[dim] < 1 || found->second[dim] > kMaxSize) {
     throw CheckpointError("{}: \"{}\" has the shape [{}], which no autoencoder has", file.source, key,
                           fmt::join(found->second, ", "));
   }

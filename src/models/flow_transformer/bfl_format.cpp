@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/json_config.h"
 #include "models/flow_transformer/flow_transformer.h"
 
 namespace flowshard::models {
@@ -22,7 +23,8 @@ int64_t size_of(const TensorListing& file, const std::string& key, size_t dim) {
     throw CheckpointError("{}: it lacks \"{}\", from which the transformer's configuration is read",
                           file.source, key);
   }
-  if (dim >= found->second.size() || found->second[dim] < 1) {
+  // A tensor without elements may claim any size.
+  if (dim >= found->second.size() || found->second[dim] < 1 || found->second[dim] > kMaxSize) {
     throw CheckpointError("{}: \"{}\" has the shape [{}], which no FLUX transformer has", file.source, key,
                           fmt::join(found->second, ", "));
   }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <set>
 
+#include "core/error.h"
+
 namespace flowshard::models {
 namespace {
 
@@ -66,6 +68,35 @@ TEST(EmbedND, AnglesArePositionTimesFrequencyAxisByAxis) {
                              7 * std::pow(10000, -2.0 / 6),
                              7 * std::pow(10000, -4.0 / 6)};
   for (int i = 0; i < 7; ++i) EXPECT_NEAR(angles.sin[0][i].item<double>(), std::sin(expected[i]), 1e-6);
+}
+
+TEST(EmbedND, EveryPositionHasAnglesOfItsOwn) {
+  const at::Tensor positions = at::arange(512, at::kFloat).unsqueeze(1).expand({512, 3});
+  const auto angles = embed_nd(positions, {16, 56, 56}, 10000);
+  const at::Tensor rows = at::cat({angles.cos, angles.sin}, 1);
+  EXPECT_EQ(std::get<0>(at::unique_dim(rows.narrow(1, 8, 28), 0)).size(0), 512);
+  EXPECT_EQ(rows.scalar_type(), at::kFloat);
+}
+
+// In bf16 these pairs are one number: 300 and 301, 0.75 and 0.752.
+TEST_F(FlowTransformerTest, PositionsAndTimesAreNotRoundedToBf16) {
+  at::NoGradGuard no_grad;
+  for (nn::Parameter* parameter : model.parameters()) {
+    parameter->value = at::randn(parameter->shape).mul_(0.3).to(at::kBFloat16);
+  }
+  const auto velocity = [&](float position, float time, float guidance) {
+    FlowTransformerInput changed = input;
+    changed.img_ids = at::zeros({6, 3});
+    changed.img_ids[0][2] = position;
+    changed.timesteps = at::full({2}, time);
+    changed.guidance = at::full({2}, guidance);
+    return model.forward(changed, runner);
+  };
+  const at::Tensor first = velocity(300, 0.75, 3.5);
+  EXPECT_TRUE(at::equal(velocity(300, 0.75, 3.5), first));
+  EXPECT_FALSE(at::equal(velocity(301, 0.75, 3.5), first));
+  EXPECT_FALSE(at::equal(velocity(300, 0.752F, 3.5), first));
+  EXPECT_FALSE(at::equal(velocity(300, 0.75, 3.504F), first));
 }
 
 TEST_F(FlowTransformerTest, EveryParameterGradientMatchesFiniteDifferences) {
@@ -157,6 +188,17 @@ TEST(FlowTransformerConfig, OneKindOfBlockIsEnough) {
     EXPECT_EQ(inferred.depth_single_blocks, singles);
     EXPECT_EQ(inferred.mlp_hidden_dim, config.mlp_hidden_dim);
     EXPECT_EQ(inferred.axes_dim, config.axes_dim);
+  }
+}
+
+TEST(FlowTransformerConfig, ATensorWithoutElementsGivesNoSize) {
+  TensorListing file = official_file(FlowTransformerConfig{});
+  for (const char* key : {"img_in.weight", "txt_in.weight", "double_blocks.0.img_mlp.0.weight"}) {
+    TensorListing hostile = file;
+    hostile.shapes[key] = {int64_t{1} << 61, 0};
+    EXPECT_THROW(FlowTransformerConfig::from_bfl(hostile), CheckpointError) << key;
+    hostile.shapes[key] = {0, int64_t{1} << 61};
+    EXPECT_THROW(FlowTransformerConfig::from_bfl(hostile), CheckpointError) << key;
   }
 }
 

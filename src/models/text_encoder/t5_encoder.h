@@ -5,31 +5,15 @@
 
 #include <ATen/ATen.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/tensor_names.h"
+#include "models/text_encoder/t5_config.h"
 #include "nn/parameter.h"
 
 namespace flowshard::models {
-
-struct T5Config {
-  int64_t vocab_size = 32128;
-  int64_t d_model = 4096;
-  int64_t d_kv = 64;
-  int64_t d_ff = 10240;
-  int64_t num_layers = 24;
-  int64_t num_heads = 64;
-  int64_t relative_attention_num_buckets = 32;
-  int64_t relative_attention_max_distance = 128;
-  double layer_norm_epsilon = 1e-6;
-
-  /// Reads a transformers config.json. Throws ConfigError naming file and key if it is absent or does not
-  /// fit.
-  static T5Config from_file(const std::filesystem::path& config_json);
-};
 
 /// The keys of a transformers T5EncoderModel. The embedding is tied and stored as "shared.weight", as
 /// "encoder.embed_tokens.weight" or as both: the second is read only if `stored_keys` lack the first.
