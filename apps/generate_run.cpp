@@ -101,8 +101,11 @@ inference::PipelineOptions pipeline_options(const GenerateRun& run) {
 void report_loras(const inference::Pipeline& pipeline) {
   for (const inference::LoadedLora& lora : pipeline.loras()) {
     const auto& parsed = lora.parsed;
-    fmt::print(stderr, "flowshard generate: LoRA {} (scale {}): {} keys matched, {} unmatched\n",
-               lora.option.path.string(), lora.option.scale, parsed.num_matched, parsed.unmatched.size());
+    fmt::print(stderr, "flowshard generate: LoRA {} (scale {}): {} keys matched, {} unmatched{}\n",
+               lora.option.path.string(), lora.option.scale, parsed.num_matched, parsed.unmatched.size(),
+               parsed.without_effect.empty()
+                   ? ""
+                   : fmt::format(", {} left out because they are zero", parsed.without_effect.size()));
     if (!parsed.unmatched.empty()) {
       warn(fmt::format("{}: {} keys match no linear of this model and are left out, among them {}",
                        lora.option.path.string(), parsed.unmatched.size(), parsed.unmatched.front()));

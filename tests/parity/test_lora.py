@@ -328,6 +328,24 @@ def small_file(path, extra):
     return path
 
 
+def test_zeros_of_an_embedding_are_left_out_as_diffusers_does(run, dev, tmp_path):
+    model = make_model("dev")
+    linears = [name for name in bfl_linears(model) if "_blocks" in name and "linear1" not in name]
+    pairs = random_pairs(model, linears, 17)
+    tensors = load_file(write_bfl(tmp_path / "plain.safetensors", pairs, "lora_unet_", True, alphas=dict.fromkeys(pairs, 2.0)))
+    embedding = "lora_te1_text_model_embeddings_position_embedding"
+    extra = {f"{embedding}.lora_down.weight": torch.zeros(2, 77), f"{embedding}.lora_up.weight": torch.zeros(32, 2)}
+    save_file(tensors | extra, tmp_path / "a.safetensors")
+    converted = FluxPipeline.lora_state_dict(str(tmp_path / "a.safetensors"))
+    assert not any("embedding" in key for key in converted)
+    model.load_lora_adapter(converted)
+    compare(run, dev, [tmp_path / "a.safetensors"], velocity(model))
+    extra[f"{embedding}.lora_up.weight"][0, 0] = 1
+    save_file(tensors | extra, tmp_path / "b.safetensors")
+    with pytest.raises(RunnerError, match=f"2 of its {len(tensors) + 2} keys match no linear"):
+        run("lora", dev, tmp_path / "b.safetensors", inputs=INPUTS)
+
+
 @pytest.mark.parametrize("extra,words", [
     ({"lora_unet_txt_in.lokr_w1": torch.ones(2, 2)}, "LoKr"),
     ({"lora_unet_txt_in.hada_w1_a": torch.ones(2, 2)}, "LoHa"),

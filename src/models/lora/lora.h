@@ -47,6 +47,9 @@ struct ParsedLora {
   std::vector<LoraAdapter> adapters;
   int64_t num_matched = 0;             // keys
   std::vector<std::string> unmatched;  // keys that belong to nothing in the targets
+  // The same, but their tensors are zeros, so that they would change nothing: some trainers write the
+  // embeddings that they left alone.
+  std::vector<std::string> without_effect;
 };
 
 /// Reads a file for these targets. Throws ConfigError, naming file and key, if the file is of another kind

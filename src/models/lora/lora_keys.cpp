@@ -116,9 +116,13 @@ std::optional<std::string_view> foreign_method(std::string_view key) {
   for (const auto& [part, method] : kForeign) {
     if (key.find(part) != std::string_view::npos) return method;
   }
-  // Only at the end: ".diffusion_model" is a prefix of ours.
-  if (key.ends_with(".diff") || key.ends_with(".diff_b")) return "full weight difference";
+  if (is_weight_difference(key)) return "full weight difference";
   return std::nullopt;
+}
+
+bool is_weight_difference(std::string_view key) {
+  // Only at the end: ".diffusion_model" is a prefix of ours.
+  return key.ends_with(".diff") || key.ends_with(".diff_b");
 }
 
 std::string flattened(std::string_view module) {

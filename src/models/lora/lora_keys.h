@@ -23,6 +23,10 @@ std::optional<LoraKey> split_lora_key(std::string_view key);
 /// The name of the other method that a key like this belongs to ("LoKr", "LoHa", ...), if it does.
 std::optional<std::string_view> foreign_method(std::string_view key);
 
+/// Whether the tensor is added to a weight as it is. Some trainers write such tensors, all zero, beside a
+/// LoRA.
+bool is_weight_difference(std::string_view key);
+
 /// Dots and underscores are one: kohya's files do not tell them apart.
 std::string flattened(std::string_view module);
 

@@ -201,7 +201,7 @@ TEST_P(ForeignMethods, AreRefusedByNameThoughOtherKeysWouldFit) {
   const auto [suffix, name] = GetParam();
   LoraFile file = pair("lora_unet_double_blocks_0_img_attn_qkv", 3 * kHidden, kHidden, 2, ".lora_down.weight",
                        ".lora_up.weight");
-  file.tensors[std::string("lora_unet_img_in") + suffix] = at::zeros({2, 2});
+  file.tensors[std::string("lora_unet_img_in") + suffix] = at::ones({2, 2});
   EXPECT_TRUE(contains(refusal(file), name)) << refusal(file);
 }
 
@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Lora, ForeignMethods,
 
 TEST_F(LoraTest, UnmatchedKeysAreCountedAndNamedWithTheNearestKnownOnes) {
   LoraFile file = pair("transformer.transformer_blocks.0.attn.to_q", kHidden, kHidden);
-  file.tensors["transformer.transformer_blocks.0.attn.to_w.lora_A.weight"] = at::zeros({2, kHidden});
+  file.tensors["transformer.transformer_blocks.0.attn.to_w.lora_A.weight"] = at::ones({2, kHidden});
   file.tensors["junk"] = at::zeros({1});
   const std::string message = refusal(file);
   EXPECT_TRUE(contains(message, "2 of its 4 keys")) << message;
@@ -260,6 +260,28 @@ TEST_F(LoraTest, DamagedAndMisshapenFilesAreRefusedByKey) {
   EXPECT_TRUE(contains(refusal(half), "the up matrix is absent"));
 }
 
+TEST_F(LoraTest, ZerosThatBelongToNothingAreLeftOut) {
+  LoraFile file = pair("lora_unet_img_in", kHidden, 3, 2, ".lora_down.weight", ".lora_up.weight");
+  const std::string embedding = "lora_te1_text_model_embeddings_position_embedding";
+  file.tensors[embedding + ".lora_down.weight"] = at::zeros({2, 77});
+  file.tensors[embedding + ".lora_up.weight"] = at::zeros({kHidden, 2}, at::kBFloat16);
+  file.tensors[embedding + ".alpha"] = at::scalar_tensor(1.0);
+  file.tensors["lora_unet_img_in.diff_b"] = at::zeros({kHidden});
+  EXPECT_EQ(refusal(file), "no error");
+  EXPECT_EQ(parse(file).without_effect.size(), 4u);
+  EXPECT_EQ(parse(file).adapters.size(), 1u);
+
+  LoraFile changed = file;
+  changed.tensors[embedding + ".lora_down.weight"] = at::ones({2, 77});
+  EXPECT_TRUE(contains(refusal(changed), "3 of its 6 keys match no linear")) << refusal(changed);
+  changed = file;
+  changed.tensors["lora_unet_img_in.diff_b"] = at::full({kHidden}, NAN);
+  EXPECT_TRUE(contains(refusal(changed), "full weight difference")) << refusal(changed);
+  file.tensors.erase("lora_unet_img_in.lora_down.weight");
+  file.tensors.erase("lora_unet_img_in.lora_up.weight");
+  EXPECT_TRUE(contains(refusal(file), "none of its 4 keys")) << refusal(file);
+}
+
 TEST_F(LoraTest, AnAlphaAloneChangesNothing) {
   LoraFile file = pair("lora_unet_img_in", kHidden, 3, 2, ".lora_down.weight", ".lora_up.weight");
   file.tensors["lora_unet_final_layer_adaLN_modulation_1.alpha"] = at::scalar_tensor(4.0);
@@ -300,6 +322,27 @@ TEST_F(LoraTest, SeveralAdaptersAddUpAndLeaveNoTrace) {
   EXPECT_TRUE(at::equal(product(*qkv, bias, x), base));
   attach_lora("a", a.adapters, 0);
   EXPECT_TRUE(at::allclose(product(*qkv, bias, x), base, 1e-12, 1e-12));
+}
+
+TEST_F(LoraTest, TakenAwayInAnyOrderTheyLeaveTheBytesOfBf16Weights) {
+  nn::Parameter& bias = parameters[1];
+  for (nn::Parameter* parameter : {qkv, &bias}) parameter->value = parameter->value.to(at::kBFloat16);
+  const at::Tensor before = qkv->value.clone();
+  const at::Tensor x = at::randn({2, 3, kHidden}).to(at::kBFloat16);
+  const auto a = parse(pair("double_blocks.0.img_attn.qkv", 3 * kHidden, kHidden)).adapters;
+  const auto b = parse(pair("double_blocks.0.img_attn.qkv", 3 * kHidden, kHidden)).adapters;
+  attach_lora("b", b, 0.8);
+  const at::Tensor b_alone = product(*qkv, bias, x);
+  detach_lora("b", targets[0].parameters);
+
+  attach_lora("a", a, 0.7);
+  attach_lora("b", b, 0.8);
+  EXPECT_FALSE(at::equal(product(*qkv, bias, x), b_alone));
+  detach_lora("a", targets[0].parameters);
+  EXPECT_TRUE(at::equal(product(*qkv, bias, x), b_alone));
+  detach_lora("b", targets[0].parameters);
+  EXPECT_TRUE(at::equal(qkv->value, before));
+  EXPECT_TRUE(qkv->low_rank.empty());
 }
 
 TEST_F(LoraTest, DoraSetsTheNormOfEachRow) {

@@ -33,9 +33,12 @@ at::Tensor& slot(Entry& entry, LoraRole role) {
   throw InternalError("unknown role of a LoRA key");
 }
 
+bool is_zero(const at::Tensor& tensor) { return !tensor.to(at::kFloat).ne(0).any().item<bool>(); }
+
 void refuse_foreign_methods(const LoraFile& file) {
   for (const auto& [key, tensor] : file.tensors) {
-    if (const auto method = foreign_method(key)) {
+    const auto method = foreign_method(key);
+    if (method && !(is_weight_difference(key) && is_zero(tensor))) {
       throw ConfigError("{}: {} is the key of a {}, which is not supported: only LoRA and DoRA are",
                         file.source, key, *method);
     }
@@ -116,6 +119,35 @@ void add_adapters(const LoraFile& file, const LoraMetadata& metadata, const Entr
   }
 }
 
+/// The keys of a file that belong to no linear, by module.
+class UnknownModules {
+ public:
+  void add(const std::string& key, const std::optional<LoraKey>& parts, const at::Tensor& tensor) {
+    Keys& keys =
+        modules_[parts ? std::pair(parts->component, parts->module) : std::pair(LoraComponent(), key)];
+    keys.keys.push_back(key);
+    const bool alpha = parts && parts->role == LoraRole::kAlpha;  // scales what the others change
+    const bool understood = parts || is_weight_difference(key);
+    keys.change |= !alpha && !(understood && is_zero(tensor));
+  }
+
+  /// Moves the keys to where they belong.
+  void report(ParsedLora& parsed) const {
+    for (const auto& [module, keys] : modules_) {
+      auto& target = keys.change ? parsed.unmatched : parsed.without_effect;
+      target.insert(target.end(), keys.keys.begin(), keys.keys.end());
+    }
+    std::ranges::sort(parsed.unmatched);
+  }
+
+ private:
+  struct Keys {
+    std::vector<std::string> keys;
+    bool change = false;  // whether any of them would change something
+  };
+  std::map<std::pair<LoraComponent, std::string>, Keys> modules_;
+};
+
 }  // namespace
 
 ParsedLora parse_lora(const LoraFile& file, const std::vector<LoraTarget>& targets) {
@@ -123,11 +155,12 @@ ParsedLora parse_lora(const LoraFile& file, const std::vector<LoraTarget>& targe
   const ModuleIndex index(targets);
   ParsedLora parsed;
   std::map<const Module*, Entry> entries;
+  UnknownModules unknown;
   for (const auto& [key, tensor] : file.tensors) {
     const auto parts = split_lora_key(key);
     const Module* module = parts ? index.find(*parts) : nullptr;
     if (!module) {
-      parsed.unmatched.push_back(key);
+      unknown.add(key, parts, tensor);
       continue;
     }
     Entry& entry =
@@ -139,6 +172,7 @@ ParsedLora parse_lora(const LoraFile& file, const std::vector<LoraTarget>& targe
     stored = tensor;
     ++parsed.num_matched;
   }
+  unknown.report(parsed);
   if (parsed.num_matched == 0) require_all_matched(parsed, file, targets);
   const LoraMetadata metadata(file);
   for (const auto& [module, entry] : entries) add_adapters(file, metadata, entry, parsed.adapters);
