@@ -22,7 +22,7 @@ inline constexpr int64_t kMaxPixels = 178'956'970;
 /// Decodes PNG, JPEG or WebP (told by content, not by name). EXIF orientation is applied, CMYK and grey
 /// become RGB, RGB with an embedded profile becomes sRGB, transparent pixels are composited on white, 16-bit
 /// samples are rounded to 8. Throws DataError naming `source` if the bytes are no such picture, are cut, or
-/// claim more than `max_pixels` (checked in the header, before any pixel memory is taken).
+/// claim more than `max_pixels` (checked in the header, before any pixel memory is taken) or 500 JPEG scans.
 Image decode(std::span<const uint8_t> bytes, const std::string& source, int64_t max_pixels = kMaxPixels);
 
 /// The picture as a PNG file; the same picture gives the same bytes. `text` becomes one tEXt chunk for each

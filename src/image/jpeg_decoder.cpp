@@ -16,6 +16,10 @@
 namespace flowshard::image {
 namespace {
 
+// A progressive file of a few megabytes can ask for passes over the whole picture that take hours. Real ones
+// have about ten.
+constexpr int kMaxScans = 500;
+
 constexpr int kExifMarker = JPEG_APP0 + 1;
 constexpr int kProfileMarker = JPEG_APP0 + 2;
 constexpr std::string_view kExifPreamble("Exif\0\0", 6);
@@ -28,6 +32,8 @@ struct Decoder {
     errors.base.error_exit = [](j_common_ptr common) { fail(common); };
     errors.base.emit_message = &Decoder::notice;
     jpeg_create_decompress(&jpeg);
+    progress.progress_monitor = &Decoder::limit_scans;
+    jpeg.progress = &progress;
     jpeg_mem_src(&jpeg, bytes.data(), bytes.size());
     jpeg_save_markers(&jpeg, kExifMarker, 0xffff);
     jpeg_save_markers(&jpeg, kProfileMarker, 0xffff);
@@ -53,6 +59,14 @@ struct Decoder {
     const int code = common->err->msg_code;
     const bool lost = code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE;
     if (level < 0 && lost) fail(common);
+  }
+
+  static void limit_scans(j_common_ptr common) {
+    if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= kMaxScans) return;
+    auto* errors = reinterpret_cast<Errors*>(common->err);
+    fmt::format_to_n(errors->message, sizeof(errors->message) - 1, "it has more than {} scans{}", kMaxScans,
+                     '\0');
+    std::longjmp(errors->jump, 1);
   }
 
   // All return false on an error.
@@ -85,6 +99,7 @@ struct Decoder {
   }
 
   Errors errors{};
+  jpeg_progress_mgr progress{};
   jpeg_decompress_struct jpeg{};
   JOCTET* profile = nullptr;
   unsigned int profile_bytes = 0;

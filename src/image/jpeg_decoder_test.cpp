@@ -23,6 +23,7 @@ struct JpegOptions {
   J_COLOR_SPACE input = JCS_RGB;
   J_COLOR_SPACE stored = JCS_YCbCr;
   bool adobe_marker = false;
+  bool progressive = false;
   Bytes exif = {};  // with preamble
 };
 
@@ -43,6 +44,7 @@ Bytes encode_jpeg(const Bytes& pixels, const JpegOptions& options) {
   jpeg_set_colorspace(&jpeg, options.stored);
   jpeg_set_quality(&jpeg, 100, TRUE);
   jpeg.write_Adobe_marker = options.adobe_marker ? TRUE : FALSE;
+  if (options.progressive) jpeg_simple_progression(&jpeg);
   jpeg_start_compress(&jpeg, TRUE);
   if (!options.exif.empty()) {
     jpeg_write_marker(&jpeg, JPEG_APP0 + 1, options.exif.data(), static_cast<unsigned>(options.exif.size()));
@@ -215,6 +217,19 @@ TEST(JpegDecoder, ASizeAboveTheLimitIsRefusedFromTheHeader) {
   for (int i = 0; i < 4; ++i) found[5 + i] = i % 2 == 0 ? 0xff : 0xdc;  // 65500 x 65500
   EXPECT_NE(error_of(bytes).find("65500 x 65500 pixels are above the limit of 178956970"), std::string::npos);
   EXPECT_NE(error_of(encode_jpeg(stored_pixels(1), {}), 799).find("above the limit"), std::string::npos);
+}
+
+TEST(JpegDecoder, ManyScansAreRefused) {
+  JpegOptions options;
+  options.progressive = true;
+  const Bytes whole = encode_jpeg(stored_pixels(1), options);
+  ASSERT_EQ(error_of(whole), "");
+  const Bytes start_of_scan{0xff, 0xda};
+  const auto last = std::find_end(whole.begin(), whole.end(), start_of_scan.begin(), start_of_scan.end());
+  Bytes bytes(whole.begin(), whole.end() - 2);
+  for (int i = 0; i < 500; ++i) bytes.insert(bytes.end(), last, whole.end() - 2);
+  bytes.insert(bytes.end(), whole.end() - 2, whole.end());
+  EXPECT_EQ(error_of(bytes), "tar:key.jpg: cannot decode the JPEG: it has more than 500 scans");
 }
 
 TEST(JpegDecoder, ChangedBytesGiveAPictureOrADataError) {

@@ -63,12 +63,19 @@ def test_png_of_every_kind(run, tmp_path):
     assert largest_difference(run, paths) <= 1  # compositing rounds
 
 
+def test_grey_of_sixteen_bits(run, tmp_path):
+    """Against the arithmetic: Pillow cuts these off at 255."""
+    values = np.arange(0, 65536, 37, dtype=np.uint16)[:1771].reshape(23, 77)
+    ours, = decode(run, save(Image.fromarray(values), tmp_path / "grey16.png"))
+    assert np.array_equal(ours, np.repeat(np.round(values / 257).astype(int)[:, :, None], 3, axis=2))
+
+
 def test_jpeg_of_every_kind(run, tmp_path):
     image = picture()
     paths = [save(case, tmp_path / f"{i}.jpg", **options) for i, (case, options) in enumerate([
         (image, {"quality": 95}), (image, {"quality": 30}), (image, {"quality": 90, "subsampling": 0}),
         (image, {"quality": 90, "subsampling": 1}), (image, {"quality": 90, "progressive": True}),
-        (image, {"quality": 90, "optimize": True}), (image.convert("L"), {"quality": 90}),
+        (image, {"quality": 90, "optimize": True}), (image, {"restart_marker_blocks": 3}), (image.convert("L"), {"quality": 90}),
         (picture(1, 1), {}), (picture(17, 3), {})])]
     assert largest_difference(run, paths) <= 1
 
