@@ -33,7 +33,8 @@ if(FLOWSHARD_CUDA)
   endif()
 endif()
 
-# Warnings for our own code only: third-party headers are SYSTEM includes.
+# Warnings for our own code only: third-party headers are SYSTEM includes. They are g++'s: clang, which builds the
+# fuzzers, has others.
 add_library(flowshard_warnings INTERFACE)
 target_compile_options(flowshard_warnings INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Werror -Wno-sign-conversion -Winvalid-pch>)
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wall -Wextra -Wconversion -Werror -Wno-sign-conversion -Winvalid-pch>)

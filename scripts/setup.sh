@@ -4,16 +4,22 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-# dpkg-query fails when it knows one of them not at all: that is no failure here.
-installed=$(sed 's/#.*//' "$root/packages.txt" | xargs dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>/dev/null |
-            awk '$2 == "installed" {print $1}' || true)
-missing=$(comm -23 <(sed 's/#.*//' "$root/packages.txt" | xargs -n1 | sort) <(sort <<<"$installed") | xargs)
-if [ -n "$missing" ]; then
+install_packages() {  # file
+  # dpkg-query fails when it knows one of them not at all: that is no failure here.
+  local installed missing sudo=
+  installed=$(sed 's/#.*//' "$root/$1" | xargs dpkg-query -W -f '${Package} ${db:Status-Status}\n' 2>/dev/null |
+              awk '$2 == "installed" {print $1}' || true)
+  missing=$(comm -23 <(sed 's/#.*//' "$root/$1" | xargs -n1 | sort) <(sort <<<"$installed") | xargs)
+  [ -n "$missing" ] || return 0
   step "installing Debian packages:" $missing
-  sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
+  [ "$(id -u)" = 0 ] || sudo=sudo
   $sudo apt-get update -qq || die "apt-get update failed: is the network up?"
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null ||
     die "could not install: $missing"
+}
+install_packages packages.txt
+if [ "${1:-}" = --test ]; then
+  (install_packages packages-test.txt) || step "going on without these packages: the fuzzers will not run"
 fi
 
 install_requirements() {  # file

@@ -19,6 +19,12 @@ sanitize() {  # preset, then modules
 }
 sanitize dev core storage image telemetry tokenizer dataset train_config
 sanitize tsan core dataset
+step "fuzzers"
+if command -v clang++-16 >/dev/null; then
+  tests/fuzz/run 12
+else
+  echo "not run: the fuzzers: clang++-16 is not installed"
+fi
 step "parity with the reference packages"
 "$env_dir/bin/python" -m pytest -q tests/parity
 step "ranks as processes"
