@@ -142,8 +142,7 @@ void run(const Options& options) {
     std::error_code error;
     const fs::file_status status = fs::status(options.path, error);
     if (!fs::exists(status)) throw ConfigError("{}: {}", options.path.string(), error.message());
-    fs::is_directory(status) ? inspect_folder(options.path, report)
-                                   : inspect_file(options.path, report);
+    fs::is_directory(status) ? inspect_folder(options.path, report) : inspect_file(options.path, report);
     report["sound"] = true;
   } catch (const Error& error) {
     report["sound"] = false;

@@ -86,8 +86,9 @@ TEST_F(FlowTransformerTest, PositionsAndTimesAreNotRoundedToBf16) {
   }
   const auto velocity = [&](float position, float time, float guidance) {
     FlowTransformerInput changed = input;
-    changed.img_ids = at::zeros({6, 3});
-    changed.img_ids[0][2] = position;
+    at::Tensor img_ids = at::zeros({6, 3});
+    img_ids[0][2] = position;
+    changed.angles = model.rotary_angles(img_ids, 5);
     changed.timesteps = at::full({2}, time);
     changed.guidance = at::full({2}, guidance);
     return model.forward(changed, runner);
