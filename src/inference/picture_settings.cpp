@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/error_context.h"
+#include "core/strict_json.h"
 #include "inference/json_value.h"
 #include "storage/mapped_file.h"
 
@@ -25,8 +26,12 @@ Json stored_settings(const fs::path& picture) {
   const auto bytes = file.bytes();
   const std::string text = image::read_description(
       {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, picture.string());
-  Json settings = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return settings.is_object() && settings.contains(kVersionKey) ? settings : Json();
+  try {
+    Json settings = parse_json(text, picture.string());
+    return settings.is_object() && settings.contains(kVersionKey) ? settings : Json();
+  } catch (const ConfigError&) {  // the text of another program
+    return {};
+  }
 }
 
 // Paths need not be UTF-8: what is not is replaced.

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <map>
 
-#include "checkpoint/strict_json.h"
 #include "core/error.h"
 #include "core/error_context.h"
 #include "core/nearest_name.h"
+#include "core/strict_json.h"
 #include "inference/json_value.h"
 
 namespace flowshard::inference {
@@ -46,7 +46,7 @@ void check_key(const std::string& key) {
   const auto other = kOtherNames.find(key);
   const auto meant =
       other != kOtherNames.end() ? std::optional(other->second) : nearest_name(key, line_keys(), kMisspelt);
-  if (meant) throw ConfigError("unknown key {}; did you mean {}?", checkpoint::in_quotes(key), *meant);
+  if (meant) throw ConfigError("unknown key {}; did you mean {}?", in_quotes(key), *meant);
 }
 
 // Its name must not leave the output folder, where another line's may not be overwritten either.
@@ -60,8 +60,8 @@ void check_output(const fs::path& output) {
 Json parse(const std::string& text) {
   Json object;
   try {
-    object = checkpoint::parse_json(text, "the line");
-  } catch (const CheckpointError& error) {
+    object = parse_json(text, "the line");
+  } catch (const ConfigError& error) {
     throw ConfigError("not a prompt object: {}", error.what());
   }
   if (!object.is_object()) throw ConfigError("not a prompt object: it is a JSON {}", object.type_name());

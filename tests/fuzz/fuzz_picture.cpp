@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "fuzz.h"
+#include "image/encode.h"
 #include "image/image.h"
 
 using namespace flowshard;
@@ -18,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::require(picture.width > 0 && picture.height > 0, "a picture has pixels");
     fuzz::require(int64_t{picture.width} * picture.height <= kMaxPixels, "the limit holds");
     fuzz::require(picture.pixels.size() == size_t{3} * picture.width * picture.height, "pixels are RGB");
+    image::read_description({data, size}, "picture");
   });
   return 0;
 }

@@ -7,7 +7,7 @@ import struct
 import sys
 
 import torch
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, PngImagePlugin
 from safetensors.torch import save
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -23,14 +23,17 @@ def pictures():
     alpha.putalpha(image.convert("L"))
     exif = Image.Exif()
     exif[0x0112] = 6
-    exif[0x010F] = "maker"
+    exif[0x010E] = '{"flowshard": "0.1.0"}'
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     extra = {"exif": exif, "icc_profile": profile}
     kinds = {"rgb": image, "rgba": alpha, "grey": image.convert("L"), "bit": image.convert("1"),
              "palette": image.quantize(4), "grey_alpha": alpha.convert("LA"),
              "grey16": image.convert("L").convert("I").point(lambda value: value * 257).convert("I;16")}
     cases = [(f"{name}.png", kind, {}) for name, kind in kinds.items()]
-    cases += [("extra.png", image, extra), ("key.png", kinds["palette"], {"transparency": 1}),
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Description", "a text")
+    text.add_itxt("Title", "caf\u00e9", zip=True)
+    cases += [("text.png", image, {"pnginfo": text}), ("extra.png", image, extra), ("key.png", kinds["palette"], {"transparency": 1}),
               ("rgb.jpg", image, {}), ("grey.jpg", kinds["grey"], {}), ("cmyk.jpg", image.convert("CMYK"), {}),
               ("progressive.jpg", image, {"progressive": True}), ("extra.jpg", image, extra),
               ("lossy.webp", image, {}), ("lossless.webp", image, {"lossless": True}),

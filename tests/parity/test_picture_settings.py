@@ -97,12 +97,15 @@ def test_pictures_without_settings_are_refused(tmp_path):
     info = PngImagePlugin.PngInfo()
     info.add_text("Description", "a holiday")
     picture.save(tmp_path / "other.png", pnginfo=info)
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Description", '{"flowshard": "9", "device": ' + "[" * 200_000 + "]" * 200_000 + "}")
+    picture.save(tmp_path / "deep.png", pnginfo=info)
     exif = Image.Exif()
     exif[0x010E] = '{"prompt": "of another program"}'
     picture.save(tmp_path / "other.jpg", exif=exif)
     (tmp_path / "text.png").write_text("x")
     for name, words in {"plain.png": "holds no settings", "plain.jpg": "holds no settings", "plain.webp": "holds no settings",
-                        "other.png": "holds no settings", "other.jpg": "holds no settings", "text.png": "not a PNG",
+                        "other.png": "holds no settings", "deep.png": "holds no settings", "other.jpg": "holds no settings", "text.png": "not a PNG",
                         "absent.png": "absent.png", ".": ""}.items():
         message = refused("--from", tmp_path / name, "--output", tmp_path / "out.png")
         assert words in message and "internal" not in message, name
