@@ -1,6 +1,7 @@
 #include "telemetry/metrics_writer.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 
 #include <cerrno>
 #include <cmath>
@@ -68,14 +69,25 @@ Kept kept_part(const std::filesystem::path& path, int64_t resume_step) {
   return kept;
 }
 
+// Of two runs in one folder each would cut off and mix up what the other writes. The kernel gives the lock
+// back when the process ends, however it ends; a file system without locks cannot tell.
+void lock(const FileDescriptor& file, const std::filesystem::path& path) {
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw ConfigError("{}: another run is writing it: wait for its end or choose another run.output_dir",
+                      path.string());
+  }
+}
+
 }  // namespace
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path, int64_t resume_step) : path_(path) {
+  file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file_.valid()) throw DataError("cannot write {}: {}", path.string(), error_text(errno));
+  lock(file_, path);
   const Kept kept = kept_part(path, resume_step);
   size_bytes_ = kept.size_bytes;
   last_step_ = kept.last_step;
-  file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file_.valid() || ::ftruncate(file_.get(), size_bytes_) != 0) {
+  if (::ftruncate(file_.get(), size_bytes_) != 0) {
     throw DataError("cannot write {}: {}", path.string(), error_text(errno));
   }
 }

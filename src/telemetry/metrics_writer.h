@@ -1,7 +1,7 @@
 // OUTPUT_DIR/metrics.jsonl: one JSON object a line and an optimizer step, in order of steps, no step twice.
 // Numbers read back to the same bits. JSON has no NaN or infinity: such a number is null, and the object then
 // has a key "non_finite" that says which: {"loss": null, ..., "non_finite": {"loss": "nan"}} ("nan", "inf" or
-// "-inf"). One writer a file (rank 0); used by one thread.
+// "-inf"). One writer a file (rank 0), which locks it; used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ class MetricsWriter {
   /// Opens or creates `path` (its folder exists). A run that continues after `resume_step` drops the records
   /// of later steps, which it will write again, and a last line that a kill cut short; 0 drops everything.
   /// The file is cut once, so that it is whole whenever the process dies. Throws DataError if the file cannot
-  /// be written, or if a line to be kept is no step record of a step above the one before it.
+  /// be written, or if a line to be kept is no step record of a step above the one before it; ConfigError,
+  /// the file untouched, while another writer has it.
   explicit MetricsWriter(const std::filesystem::path& path, int64_t resume_step = 0);
 
   /// Appends one line and hands it to the system: a kill of the process after the call does not lose it.

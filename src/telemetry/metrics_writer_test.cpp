@@ -65,6 +65,21 @@ TEST_F(MetricsWriterTest, OneObjectALine) {
   }
 }
 
+TEST_F(MetricsWriterTest, TwoRunsDoNotWriteOneFile) {
+  MetricsWriter first(path_);
+  first.write({.step = 1});
+  try {
+    MetricsWriter second(path_);
+    FAIL() << "a second writer";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.what(), path_.string() +
+                                ": another run is writing it: wait for its end or choose another "
+                                "run.output_dir");
+  }
+  first.write({.step = 2});
+  EXPECT_EQ(steps(), (std::vector<int64_t>{1, 2}));
+}
+
 TEST_F(MetricsWriterTest, NumbersReadBackToTheSameBits) {
   std::mt19937_64 random(3);
   std::vector<double> numbers = {
