@@ -14,16 +14,24 @@
 
 namespace flowshard::inference {
 
+/// The parameters of a block that one runner looks after.
+struct BlockPart {
+  const nn::ParameterGroup* block;
+  std::vector<nn::Parameter*> parameters;
+};
+
 class StreamingRunner : public nn::BlockRunner {
  public:
-  /// `blocks` in the order of execution. Materializes their parameters: of `num_resident` of them on the
+  /// `parts` in the order of execution. Materializes their parameters: of `num_resident` of them on the
   /// device for good (is_streamed() says which), of the others on the host. Fill them, then call start().
-  StreamingRunner(const std::vector<nn::ParameterGroup*>& blocks, size_t num_resident,
-                  const at::TensorOptions& options);
+  StreamingRunner(std::vector<BlockPart> parts, size_t num_resident, const at::TensorOptions& options);
 
   /// From now on the streamed parameters are undefined while their block does not run. Their low-rank terms
   /// move to the device.
   void start();
+
+  /// Gives the two buffers on the device back until the next run.
+  void release_buffers();
 
   /// The next block in order arrives while this one computes; out of order works, but waits.
   nn::Tensors run(const nn::ParameterGroup& group, const nn::BlockFunction& block,
@@ -31,27 +39,30 @@ class StreamingRunner : public nn::BlockRunner {
 
  private:
   struct StreamedBlock {
-    const nn::ParameterGroup* group;
+    BlockPart part;
     at::Tensor host;  // all parameters one after another
   };
   struct Slot {
-    at::Tensor memory;  // on the device
+    at::Tensor memory;  // on the device; undefined while released
     std::optional<c10::Event> filled, used;
   };
 
   void allocate_host_memory();
+  c10::Stream compute_stream() const;
 
   // [Note: positions] Streamed block p % n runs at position p, in slot p % 2, over and over. When position p
-  // runs, p and p + 1 have been fetched.
+  // runs, p and p + 1 have been fetched; at other times nothing may have.
   void fetch(size_t position);
   Slot& slot_at(size_t position) { return slots_[position % slots_.size()]; }
 
   at::TensorOptions options_;
+  int64_t largest_ = 0;                     // elements of a streamed block
   std::optional<c10::Stream> copy_stream_;  // none on a CPU
   std::vector<StreamedBlock> streamed_;
   std::map<const nn::ParameterGroup*, size_t> index_of_;  // in streamed_
   std::array<Slot, 2> slots_;
   size_t position_ = 0;
+  bool has_fetched_ = false;
 };
 
 }  // namespace flowshard::inference

@@ -14,7 +14,10 @@ struct StreamingRunnerTest : testing::TestWithParam<std::tuple<int, int>> {
       parameters.emplace_back("block." + std::to_string(i), std::vector<int64_t>{3 + i, 2});
       groups.push_back({"block." + std::to_string(i), {&parameters.back()}});
     }
-    for (nn::ParameterGroup& group : groups) blocks.push_back(&group);
+    for (nn::ParameterGroup& group : groups) {
+      blocks.push_back(&group);
+      parts.push_back({&group, group.parameters});
+    }
   }
   int num_blocks() const { return std::get<0>(GetParam()); }
 
@@ -31,11 +34,12 @@ struct StreamingRunnerTest : testing::TestWithParam<std::tuple<int, int>> {
   std::deque<nn::Parameter> parameters;
   std::deque<nn::ParameterGroup> groups;
   std::vector<nn::ParameterGroup*> blocks;
+  std::vector<BlockPart> parts;
 };
 
 TEST_P(StreamingRunnerTest, EveryPassSeesEveryBlocksWeights) {
   const size_t num_resident = std::min(std::get<1>(GetParam()), num_blocks());
-  StreamingRunner runner(blocks, num_resident, at::kFloat);
+  StreamingRunner runner(parts, num_resident, at::kFloat);
   double product = 1;
   for (int i = 0; i < num_blocks(); ++i) {
     parameters[i].value.fill_(i + 2);
@@ -43,6 +47,8 @@ TEST_P(StreamingRunnerTest, EveryPassSeesEveryBlocksWeights) {
   }
   runner.start();
   for (int pass = 0; pass < 3; ++pass) EXPECT_EQ(run_from(runner, 0), product);
+  runner.release_buffers();
+  EXPECT_EQ(run_from(runner, 0), product);
   // A pass that ended early, and one that begins in the middle.
   runner.run(*blocks[0], [](const nn::Tensors& in) { return in; }, {at::ones({1})});
   EXPECT_EQ(run_from(runner, 0), product);

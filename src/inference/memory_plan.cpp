@@ -12,6 +12,7 @@ double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 /// Weights of the transformer on the device: what is resident, and two buffers of the largest streamed block.
 int64_t transformer_on_device(const WeightBytes& weights, size_t num_resident) {
+  if (num_resident == weights.blocks.size()) return weights.transformer();
   int64_t resident = weights.outside_blocks, largest_streamed = 0;
   for (size_t i = 0; i < weights.blocks.size(); ++i) {
     if (is_streamed(i, weights.blocks.size(), num_resident)) {
@@ -26,7 +27,7 @@ int64_t transformer_on_device(const WeightBytes& weights, size_t num_resident) {
 }  // namespace
 
 int64_t WeightBytes::transformer() const {
-  return std::accumulate(blocks.begin(), blocks.end(), outside_blocks);
+  return std::accumulate(blocks.begin(), blocks.end(), outside_blocks + modulations);
 }
 
 int64_t MemoryPlan::peak() const { return std::max({encode, denoise, decode}); }

@@ -21,7 +21,8 @@ enum class LowMemory {
 struct WeightBytes {
   int64_t text_encoders = 0, autoencoder = 0;
   int64_t outside_blocks = 0;   // of the transformer
-  std::vector<int64_t> blocks;  // in the order of execution
+  std::vector<int64_t> blocks;  // in the order of execution, without modulations
+  int64_t modulations = 0;      // of all blocks: needed once for a picture, not in every step
   int64_t transformer() const;
 };
 
@@ -33,7 +34,7 @@ struct WorkBytes {
 /// Bytes in use at the peak of each phase.
 struct MemoryPlan {
   int64_t encode = 0, denoise = 0, decode = 0;
-  size_t num_resident = 0;  // blocks that stay on the device
+  size_t num_resident = 0;  // blocks that stay on the device; modulations do if all blocks do
   int64_t peak() const;
 };
 

@@ -7,9 +7,9 @@
 namespace flowshard::inference {
 namespace {
 
-// 10 + 3 + 1 + 4 * 5 bytes of weights.
+// 10 + 3 + 1 + 4 * 4 + 4 bytes of weights.
 const WeightBytes kWeights = {
-    .text_encoders = 10, .autoencoder = 3, .outside_blocks = 1, .blocks = {5, 5, 5, 5}};
+    .text_encoders = 10, .autoencoder = 3, .outside_blocks = 1, .blocks = {4, 4, 4, 4}, .modulations = 4};
 const WorkBytes kWork = {.encode = 1, .denoise = 2, .decode = 4};
 constexpr int64_t kPlenty = 1000;
 
@@ -28,8 +28,8 @@ TEST(MemoryPlan, EncodersAndTransformerTakeTurns) {
 
 TEST(MemoryPlan, AsManyBlocksStayAsFit) {
   EXPECT_EQ(plan_memory(kWeights, kWork, LowMemory::kBlocks, kPlenty).num_resident, 4u);
-  // One resident: 1 + 5 + two buffers of 5, the autoencoder and the decoder's work.
-  const int64_t with_one = 1 + 5 + 10 + 3 + 4;
+  // One resident: 1 + 4 + two buffers of 4, the autoencoder and the decoder's work.
+  const int64_t with_one = 1 + 4 + 8 + 3 + 4;
   EXPECT_EQ(plan_memory(kWeights, kWork, LowMemory::kBlocks, with_one).num_resident, 1u);
   EXPECT_EQ(plan_memory(kWeights, kWork, LowMemory::kBlocks, with_one).decode, with_one);
   EXPECT_EQ(plan_memory(kWeights, kWork, LowMemory::kBlocks, with_one - 1).num_resident, 0u);

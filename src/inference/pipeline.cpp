@@ -123,16 +123,28 @@ struct Pipeline::Impl {
     };
     weights.text_encoders = bytes_of(conditioner.clip_parameters()) + bytes_of(conditioner.t5_parameters());
     weights.autoencoder = bytes_of(models::Autoencoder(autoencoder_config).parameters());
-    for (const nn::ParameterGroup* group : transformer.groups())
-      weights.blocks.push_back(bytes_of(group->parameters));
-    weights.outside_blocks = weights.blocks.front();  // the root group comes first
-    weights.blocks.erase(weights.blocks.begin());
+    weights.outside_blocks = bytes_of(transformer.groups().front()->parameters);
+    for (const BlockPart& part : block_parts(false)) weights.blocks.push_back(bytes_of(part.parameters));
+    for (const BlockPart& part : block_parts(true)) weights.modulations += bytes_of(part.parameters);
     const WorkBytes work =
         work_bytes(transformer.config(), autoencoder_config, std::min(options.max_height, kMaxSide),
                    std::min(options.max_width, kMaxSide), options.dtype);
     const int64_t free_bytes = free_memory(options.device);
     plan = plan_memory(weights, work, options.low_memory, free_bytes);
     require_fit(plan, weights, work, free_bytes, options.model.model.string(), options.device);
+  }
+
+  /// Of every block the parameters of its modulation, or all others.
+  std::vector<BlockPart> block_parts(bool modulation) {
+    std::vector<BlockPart> parts;
+    for (const nn::ParameterGroup* group : transformer.groups()) {
+      if (group == transformer.groups().front()) continue;  // the root is no block
+      BlockPart& part = parts.emplace_back(group, group->parameters);
+      std::erase_if(part.parameters, [&](const nn::Parameter* parameter) {
+        return models::is_modulation(*parameter) != modulation;
+      });
+    }
+    return parts;
   }
 
   void load_text_encoders() {
@@ -143,19 +155,19 @@ struct Pipeline::Impl {
   }
 
   void load_transformer() {
-    std::vector<nn::ParameterGroup*> groups = transformer.groups();
-    std::unique_ptr<StreamingRunner> streaming;
+    const size_t num_blocks = weights.blocks.size();
     timed([&] {
-      nn::materialize(groups.front()->parameters, tensor_options);
-      groups.erase(groups.begin());
-      streaming = std::make_unique<StreamingRunner>(groups, plan.num_resident, tensor_options);
+      nn::materialize(transformer.groups().front()->parameters, tensor_options);
+      runner = std::make_unique<StreamingRunner>(block_parts(false), plan.num_resident, tensor_options);
+      modulation_runner = std::make_unique<StreamingRunner>(
+          block_parts(true), plan.num_resident == num_blocks ? num_blocks : 0, tensor_options);
       source.fill(transformer);
     });
     attach(loras, transformer.parameters());
-    streaming->start();
-    runner = std::move(streaming);
+    runner->start();
+    modulation_runner->start();
     report.loaded_bytes += weights.transformer();
-    report.num_streamed_blocks = groups.size() - plan.num_resident;
+    report.num_streamed_blocks = num_blocks - plan.num_resident;
   }
 
   /// With low_memory, encoders and transformer take turns on the device.
@@ -163,6 +175,7 @@ struct Pipeline::Impl {
     detach(loras, transformer.parameters());
     for (nn::Parameter* parameter : transformer.parameters()) parameter->value = at::Tensor();
     runner = nullptr;
+    modulation_runner = nullptr;
     release_unused_memory(options.device);
     load_text_encoders();
   }
@@ -217,10 +230,11 @@ struct Pipeline::Impl {
         transformer.config().guidance_embed ? at::full({1}, request.guidance, fp32) : at::Tensor();
     // The last sigma is the end of the last step.
     const at::Tensor timesteps = at::tensor(at::ArrayRef(sigmas).slice(0, sigmas.size() - 1)).to(fp32);
-    return [this, sigmas, txt = text.txt.to(options.device),
-            angles = transformer.rotary_angles(img_ids, text.txt.size(1)),
-            modulations = transformer.modulations(timesteps, text.y.to(options.device), guidance, *runner)](
-               const at::Tensor& x, float sigma) {
+    const models::Modulations modulations =
+        transformer.modulations(timesteps, text.y.to(options.device), guidance, *modulation_runner);
+    modulation_runner->release_buffers();
+    return [this, sigmas, modulations, txt = text.txt.to(options.device),
+            angles = transformer.rotary_angles(img_ids, text.txt.size(1))](const at::Tensor& x, float sigma) {
       const int64_t step = std::ranges::find(sigmas, sigma) - sigmas.begin();
       return transformer.forward(
           {.img = x, .txt = txt, .angles = angles, .modulations = models::at_step(modulations, step)},
@@ -247,7 +261,8 @@ struct Pipeline::Impl {
   std::vector<LoadedLora> loras;
   WeightBytes weights;
   MemoryPlan plan;
-  std::unique_ptr<nn::BlockRunner> runner;  // null while the transformer is not loaded
+  // Null while the transformer is not loaded.
+  std::unique_ptr<StreamingRunner> runner, modulation_runner;
   std::map<Prompt, Conditioning> prepared;  // in host memory
   PipelineReport report;
 };

@@ -57,6 +57,11 @@ Modulations FlowTransformer::modulations(const at::Tensor& timesteps, const at::
   return modulations;
 }
 
+bool is_modulation(const nn::Parameter& parameter) {
+  return parameter.name.find("_mod.lin.") != std::string::npos ||
+         parameter.name.find(".modulation.lin.") != std::string::npos;
+}
+
 Modulations at_step(const Modulations& modulations, int64_t step) {
   Modulations result;
   for (const at::Tensor& modulation : modulations) result.push_back(modulation.narrow(0, step, 1));

@@ -28,6 +28,9 @@ struct FlowTransformerInput {
   Modulations modulations = {};  // of these B, in place of timesteps, y and guidance; or empty
 };
 
+/// Whether modulations() alone needs the parameter.
+bool is_modulation(const nn::Parameter& parameter);
+
 /// Entry `step` of modulations of several steps, for a batch of one.
 Modulations at_step(const Modulations& modulations, int64_t step);
 
