@@ -99,7 +99,6 @@ void add_model_options(CLI::App& app, GenerateOptions& options) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--lora-lenient", settings.lora_lenient,
                "Leave out the keys of LoRA files that match nothing");
-  settings.device = "cpu";
   app.add_option("--device", settings.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

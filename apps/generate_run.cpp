@@ -25,6 +25,7 @@ using inference::PlannedPicture;
 
 constexpr size_t kGridImages = 64;
 constexpr int kGridColumns = 8;
+constexpr double kSeenStretch = 0.05;
 constexpr size_t kPreparedAtOnce = 256;  // requests whose encoded prompts wait in host memory, 4 MB each
 
 void warn(const std::string& message) { fmt::print(stderr, "flowshard generate: warning: {}\n", message); }
@@ -59,6 +60,22 @@ void identify_files(PictureSettings& settings, const std::vector<fs::path>& mode
   }
 }
 
+void warn_of_changed_sizes(const PlannedPicture& picture, const inference::Request& asked,
+                           int64_t size_multiple) {
+  const inference::Request& request = picture.request;
+  if (request.height != asked.height || request.width != asked.width) {
+    warn(fmt::format("{}x{} (height x width) is rounded down to {}x{}: sizes are multiples of {}",
+                     asked.height, asked.width, request.height, request.width, size_multiple));
+  }
+  if (picture.init_ratio == 0) return;
+  const double stretch =
+      static_cast<double>(request.width) / static_cast<double>(request.height) / picture.init_ratio;
+  if (stretch > 1 + kSeenStretch || stretch < 1 / (1 + kSeenStretch)) {
+    warn(fmt::format("init image {}: is stretched to {}x{} (height x width), which has other proportions",
+                     request.init_image.string(), request.height, request.width));
+  }
+}
+
 // Of each picture whether it is left out because it is there. Checks and completes the requests of all.
 std::vector<bool> find_made(GenerateRun& run, int64_t size_multiple) {
   std::vector<bool> made;
@@ -72,11 +89,7 @@ std::vector<bool> find_made(GenerateRun& run, int64_t size_multiple) {
       rethrow_within(picture.file.string());
     }
     made.push_back(run.resumes && is_made_with(picture.file, settings_of(run, picture), picture.format));
-    const inference::Request& request = picture.request;
-    if (!made.back() && (request.height != asked.height || request.width != asked.width)) {
-      warn(fmt::format("{}x{} (height x width) is rounded down to {}x{}: sizes are multiples of {}",
-                       asked.height, asked.width, request.height, request.width, size_multiple));
-    }
+    if (!made.back()) warn_of_changed_sizes(picture, asked, size_multiple);
   }
   return made;
 }

@@ -72,6 +72,22 @@ TEST(Encode, ADescriptionOfACutFileIsNotRead) {
   }
 }
 
+TEST(Encode, ChangedBytesAreReadOrRefused) {
+  for (const Format format : kFormats) {
+    const auto whole = encode(waves(16, 16), format, {.description = "some words about it"});
+    for (size_t at = 0; at < std::min<size_t>(whole.size(), 400); ++at) {
+      for (const uint8_t value : {uint8_t{0x00}, uint8_t{0x7f}, uint8_t{0xff}}) {
+        auto changed = whole;
+        changed[at] = value;
+        try {
+          EXPECT_LE(read_description(changed, "x").size(), whole.size());
+        } catch (const DataError&) {
+        }
+      }
+    }
+  }
+}
+
 TEST(Encode, TheExtensionTellsTheFormat) {
   EXPECT_EQ(format_of("a.png"), Format::kPng);
   EXPECT_EQ(format_of("folder.png/a.JPeG"), Format::kJpeg);

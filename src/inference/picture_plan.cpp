@@ -50,16 +50,23 @@ std::vector<PlannedPicture> plan_pictures(const std::vector<PromptLine>& lines, 
 }
 
 void check_init_images(std::vector<PlannedPicture>& pictures) {
-  std::map<fs::path, std::string> read;  // their hashes
+  struct Known {
+    std::string xxh3;
+    double ratio;
+  };
+  std::map<fs::path, Known> known;
   for (PlannedPicture& picture : pictures) {
     Request& request = picture.request;
     if (request.init_image.empty()) continue;
-    const auto known = read.find(request.init_image);
-    const bool same =
-        known != read.end() && (request.init_image_xxh3.empty() || request.init_image_xxh3 == known->second);
-    request.init_image_xxh3 =
-        same ? known->second : read_init_image(request.init_image, request.init_image_xxh3).xxh3;
-    read[request.init_image] = request.init_image_xxh3;
+    auto found = known.find(request.init_image);
+    if (found == known.end() ||
+        (!request.init_image_xxh3.empty() && request.init_image_xxh3 != found->second.xxh3)) {
+      const InitImage read = read_init_image(request.init_image, request.init_image_xxh3);
+      const double ratio = static_cast<double>(read.pixels.width) / read.pixels.height;
+      found = known.insert_or_assign(request.init_image, Known{read.xxh3, ratio}).first;
+    }
+    request.init_image_xxh3 = found->second.xxh3;
+    picture.init_ratio = found->second.ratio;
   }
 }
 

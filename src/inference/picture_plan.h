@@ -14,6 +14,7 @@ struct PlannedPicture {
   Request request;
   std::filesystem::path file = {};
   image::Format format = image::Format::kPng;  // that of the file's extension
+  double init_ratio = 0;  // width over height of the init image, 0: none or not looked at
 };
 
 /// One picture for each line and each of its images. A line without a name of its own goes to
@@ -23,7 +24,7 @@ std::vector<PlannedPicture> plan_pictures(const std::vector<PromptLine>& lines,
                                           const std::filesystem::path& folder, image::Format format);
 
 /// Reads the init image of every picture, so that one that cannot be used is known before anything is made,
-/// and sets init_image_xxh3. Throws ConfigError.
+/// and sets init_image_xxh3 and init_ratio. Throws ConfigError.
 void check_init_images(std::vector<PlannedPicture>& pictures);
 
 }  // namespace flowshard::inference

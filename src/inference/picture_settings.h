@@ -23,9 +23,9 @@ struct PictureSettings {
   std::vector<LoraOption> loras;
   std::vector<std::string> lora_fingerprints;
   bool lora_lenient = false;
-  std::string device;     // "cpu", "cuda"
-  std::string precision;  // "fp32", "bf16"
-  int quality = 95;       // of JPEG and WebP
+  std::string device = "cpu";  // or "cuda"
+  std::string precision;       // "fp32", "bf16"
+  int quality = 95;            // of JPEG and WebP
 
   /// Paths become absolute. The quality is left out of a PNG's.
   nlohmann::ordered_json to_json(image::Format format) const;

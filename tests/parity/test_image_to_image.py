@@ -120,6 +120,16 @@ def test_mistakes_are_told_before_any_work(dev, tmp_path, monkeypatch, args, wor
     assert not (tmp_path / "out").exists()
 
 
+def test_a_stretched_picture_is_said(dev, tmp_path):
+    photograph(100, 49).save(tmp_path / "init.png")
+    common = ["--model", dev, "--prompt", "x", "--init-image", tmp_path / "init.png", "--steps", 1, "--max-sequence-length", 16,
+              "--output", tmp_path / "a.png"]
+    result = generate(*common, "--height", 32, "--width", 64)
+    assert result.returncode == 0 and result.stderr == ""
+    result = generate(*common, "--height", 64, "--width", 64)
+    assert result.returncode == 0 and "init.png: is stretched to 64x64" in result.stderr
+
+
 def test_strength_needs_a_picture(dev, tmp_path):
     assert "--init-image" in refused("--model", dev, "--prompt", "x", "--strength", 0.5, "--output", tmp_path / "a.png")
     (tmp_path / "p.jsonl").write_text('{"prompt": "x", "strength": 0.5}')
