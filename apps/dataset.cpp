@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "core/standard_streams.h"
 #include "dataset/shapes_dataset.h"
 #include "subcommands.h"
 
@@ -10,9 +11,8 @@ namespace flowshard::apps {
 namespace {
 
 void write_shapes(const dataset::ShapesDatasetOptions& options) {
-  const dataset::ShapesDatasetSummary summary = dataset::write_shapes_dataset(options, [&](int64_t written) {
-    fmt::print(stderr, "wrote {} of {} samples\n", written, options.num_samples);
-  });
+  const dataset::ShapesDatasetSummary summary = dataset::write_shapes_dataset(
+      options, [&](int64_t written) { print_line("wrote {} of {} samples", written, options.num_samples); });
   fmt::print(
       "{}: {} samples ({} single shapes, {} pairs) in {} shards, {} held-out prompts in heldout.jsonl\n",
       options.output.string(), summary.num_samples, summary.num_samples - summary.num_pairs,

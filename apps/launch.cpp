@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/standard_streams.h"
 #include "launcher/hardware.h"
 #include "subcommands.h"
 
@@ -56,7 +57,7 @@ void run(Arguments& arguments, const std::vector<std::string>& others) {
   options.command.insert(options.command.end(), arguments.command.begin(), arguments.command.end());
   const launcher::LaunchResult result = launcher::launch(options);
   if (result.exit_code != 0) {
-    fmt::print(stderr, "flowshard launch: error: {}\n", result.message);
+    print_line("flowshard launch: error: {}", result.message);
     throw CLI::RuntimeError(result.exit_code);
   }
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/standard_streams.h"
 #include "subcommands.h"
 #include "version.h"
 
@@ -45,8 +46,11 @@ std::string rank_tag() {
 }
 
 void print_error(const CLI::App& app, std::string_view kind, std::string_view message) {
-  fmt::print(stderr, "{}{}: {}: {}\n", command_name(app), rank_tag(), kind, flowshard::first_line(message));
+  flowshard::print_line("{}{}: {}: {}", command_name(app), rank_tag(), kind, flowshard::first_line(message));
 }
+
+// What a command prints is its result.
+bool is_all_printed() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
 
 // Ends the process without static destructors: after a failure, threads of the communication libraries may
 // still run.
@@ -65,6 +69,7 @@ void keep_freed_memory() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  flowshard::open_closed_streams();
   keep_freed_memory();
   std::signal(SIGXFSZ,
               SIG_IGN);  // a file over the limit of `ulimit -f` is an error of the write, not a death
@@ -98,8 +103,12 @@ int main(int argc, char** argv) {
     print_error(app, "error", fmt::format("{}: {}", error.path1().string(), error.code().message()));
     return end_with(ExitCode::kUsage);
   } catch (const std::exception& error) {
-    print_error(app, "internal error", error.what());
-    return end_with(flowshard::exit_code_of(error));
+    if (is_all_printed()) {
+      print_error(app, "internal error", error.what());
+      return end_with(flowshard::exit_code_of(error));
+    }
   }
-  return 0;
+  if (is_all_printed()) return 0;
+  print_error(app, "error", "standard output cannot be written: is its disk full or its reader gone?");
+  return end_with(ExitCode::kData);
 }

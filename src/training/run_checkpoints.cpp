@@ -9,6 +9,7 @@
 #include "checkpoint/save_training_checkpoint.h"
 #include "checkpoint/training_checkpoint.h"
 #include "core/error.h"
+#include "core/standard_streams.h"
 
 namespace flowshard::training {
 namespace {
@@ -107,8 +108,7 @@ std::optional<RunCheckpoints::Position> RunCheckpoints::load_latest() {
     if (agree(position.has_value())) return position;
     if (problem.empty()) problem = fmt::format("{}: another rank cannot read it", path.string());
     if (newest_problem.empty()) newest_problem = problem;
-    if (step != steps.back())
-      fmt::print(stderr, "flowshard train: warning: skipped a checkpoint: {}\n", problem);
+    if (step != steps.back()) print_line("flowshard train: warning: skipped a checkpoint: {}", problem);
   }
   if (steps.empty()) return {};
   throw CheckpointError("none of the {} checkpoints in {} can be read; the newest: {}", steps.size(),

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/error_context.h"
+#include "core/standard_streams.h"
 #include "dataset/dataset.h"
 #include "dataset/shard_list.h"
 #include "distributed/process_group.h"
@@ -164,9 +165,9 @@ void Trainer::warn_of_bad_samples() {
   for (; num_problems_named_ < stats.problems.size(); ++num_problems_named_) {
     text += fmt::format("flowshard train: warning: {}\n", stats.problems[num_problems_named_]);
   }
-  text += fmt::format("flowshard train: warning: {} bad samples of {} so far\n", stats.num_bad_samples,
+  text += fmt::format("flowshard train: warning: {} bad samples of {} so far", stats.num_bad_samples,
                       stats.num_samples);
-  fmt::print(stderr, "{}", text);
+  print_line(text);
 }
 
 dataset::Batch Trainer::next_batch() {
