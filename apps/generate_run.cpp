@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "core/error.h"
 #include "core/error_context.h"
+#include "core/standard_streams.h"
 #include "generate_report.h"
 #include "image/grid.h"
 #include "inference/fingerprint.h"
@@ -28,7 +30,7 @@ constexpr int kGridColumns = 8;
 constexpr double kSeenStretch = 0.05;
 constexpr size_t kPreparedAtOnce = 256;  // requests whose encoded prompts wait in host memory, 4 MB each
 
-void warn(const std::string& message) { fmt::print(stderr, "flowshard generate: warning: {}\n", message); }
+void warn(const std::string& message) { print_line("flowshard generate: warning: {}", message); }
 
 PictureSettings settings_of(const GenerateRun& run, const PlannedPicture& picture) {
   PictureSettings settings = run.settings;
@@ -36,9 +38,30 @@ PictureSettings settings_of(const GenerateRun& run, const PlannedPicture& pictur
   return settings;
 }
 
+fs::path preview_of(fs::path file) { return file.replace_extension(".preview.png"); }
+
+// No file may be written over another of this run, nor over the picture it starts from.
 void check_output(const GenerateRun& run) {
-  for (const PlannedPicture& picture : run.pictures) storage::require_writable_file(picture.file, "--output");
-  if (!run.grid.empty()) storage::require_writable_file(run.grid, "--grid");
+  const auto place = [](const fs::path& file) { return fs::absolute(file).lexically_normal(); };
+  std::set<fs::path> pictures;
+  for (const PlannedPicture& picture : run.pictures) {
+    storage::require_writable_file(picture.file, "--output");
+    std::error_code error;
+    if (fs::equivalent(picture.file, picture.request.init_image, error))
+      throw ConfigError("output {}: it is the init image: name another file", picture.file.string());
+    pictures.insert(place(picture.file));
+  }
+  for (const PlannedPicture& picture : run.pictures) {
+    const fs::path preview = preview_of(picture.file);
+    if (run.preview_every > 0 && pictures.contains(place(preview)))
+      throw ConfigError("output {}: previews of {} have this name", preview.string(), picture.file.string());
+  }
+  if (run.grid.empty()) return;
+  storage::require_writable_file(run.grid, "--grid");
+  if (image::format_of(run.grid) != image::Format::kPng)
+    throw ConfigError("--grid {}: name a .png file", run.grid.string());
+  if (pictures.contains(place(run.grid)))
+    throw ConfigError("--grid {}: a picture of the run has this name", run.grid.string());
 }
 
 // Looks at the files of the model and of the LoRAs, and gives the settings their fingerprints.
@@ -114,7 +137,7 @@ inference::PipelineOptions pipeline_options(const GenerateRun& run) {
 void report_loras(const inference::Pipeline& pipeline) {
   for (const inference::LoadedLora& lora : pipeline.loras()) {
     const auto& parsed = lora.parsed;
-    fmt::print(stderr, "flowshard generate: LoRA {} (scale {}): {} keys matched, {} unmatched{}\n",
+    print_line("flowshard generate: LoRA {} (scale {}): {} keys matched, {} unmatched{}",
                lora.option.path.string(), lora.option.scale, parsed.num_matched, parsed.unmatched.size(),
                parsed.without_effect.empty()
                    ? ""
@@ -129,18 +152,17 @@ void report_loras(const inference::Pipeline& pipeline) {
 void report_gpu(const inference::Pipeline& pipeline) {
   const inference::PipelineReport& report = pipeline.report();
   const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
-  fmt::print(stderr, "flowshard generate: loaded {:.1f} GB in {:.1f} s ({:.1f} GB/s)\n",
-             gigabytes(report.loaded_bytes), report.load_seconds,
-             gigabytes(report.loaded_bytes) / report.load_seconds);
+  print_line("flowshard generate: loaded {:.1f} GB in {:.1f} s ({:.1f} GB/s)", gigabytes(report.loaded_bytes),
+             report.load_seconds, gigabytes(report.loaded_bytes) / report.load_seconds);
   const auto phase = [&](const char* name, const inference::PhaseReport& of) {
-    fmt::print(stderr, "flowshard generate: {}: {:.2f} s, at most {:.1f} GB of GPU memory\n", name,
-               of.seconds, gigabytes(of.peak_bytes));
+    print_line("flowshard generate: {}: {:.2f} s, at most {:.1f} GB of GPU memory", name, of.seconds,
+               gigabytes(of.peak_bytes));
   };
   phase("encoding text", report.encode);
   phase("denoising", report.denoise);
   phase("decoding", report.decode);
   if (report.num_streamed_blocks > 0) {
-    fmt::print(stderr, "flowshard generate: {} blocks came from host memory in every step\n",
+    print_line("flowshard generate: {} blocks came from host memory in every step",
                report.num_streamed_blocks);
   }
 }
@@ -180,8 +202,7 @@ void make_picture(const GenerateRun& run, size_t i, inference::Pipeline& pipelin
   observer.progress = [&](int64_t, int64_t) { report.step(i); };
   observer.preview_every = run.preview_every;
   observer.preview = [&](int64_t, const image::Image& preview) {
-    fs::path file = picture.file;
-    write_file(file.replace_extension(".preview.png"), image::encode_png(preview));
+    write_file(preview_of(picture.file), image::encode_png(preview));
   };
   const image::Image image = pipeline.generate(picture.request, observer);
   write_file(picture.file, image::encode(image, picture.format,
@@ -198,7 +219,7 @@ void warn_of_cut_words(const inference::Request& request, const inference::Pipel
 
 void make_missing(const GenerateRun& run, const std::vector<bool>& made, GenerateReport& report) {
   inference::Pipeline pipeline(pipeline_options(run));
-  if (!pipeline.found().empty()) fmt::print(stderr, "flowshard generate: {}\n", pipeline.found());
+  if (!pipeline.found().empty()) print_line("flowshard generate: {}", pipeline.found());
   report_loras(pipeline);
   for (size_t i = 0; i < made.size(); ++i) {
     if (!made[i]) warn_of_cut_words(run.pictures[i].request, pipeline);

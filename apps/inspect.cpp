@@ -150,7 +150,7 @@ void run(const Options& options) {
     fault = std::current_exception();
   }
   if (options.json) {
-    fmt::print("{}\n", report.dump(2));
+    fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
     print(report);
   }

@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxImages = 100'000;
+constexpr int64_t kMaxImages = 100'000;     // of a prompt
+constexpr size_t kMaxPictures = 1'000'000;  // of a run: all are planned before the first is made
 
 image::Format format_of_output(const fs::path& file) {
   const auto format = image::format_of(file);
@@ -34,6 +35,8 @@ std::vector<PlannedPicture> plan_pictures(const std::vector<PromptLine>& lines, 
     const fs::path name =
         line.output.empty() ? fs::path(fmt::format("{:05}{}", i, image::extension_of(format))) : line.output;
     PlannedPicture picture{.request = line.request, .format = format_of_output(name)};
+    if (pictures.size() + static_cast<size_t>(line.num_images) > kMaxPictures)
+      throw ConfigError("more than {} pictures in one run: split the prompt file", kMaxPictures);
     for (int64_t j = 0; j < line.num_images; ++j) {
       picture.file = folder / name;
       if (line.num_images > 1) {

@@ -100,6 +100,7 @@ std::vector<PromptLine> read_prompt_file(const fs::path& file, const PromptLine&
       rethrow_within(fmt::format("{}:{}", file.string(), number));
     }
   }
+  if (stream.bad()) throw ConfigError("{}: cannot be read to its end", file.string());
   if (lines.empty()) throw ConfigError("{}: holds no prompt", file.string());
   return lines;
 }

@@ -1,4 +1,5 @@
 """flowshard generate: what it cannot do is refused before the first picture."""
+import io
 import json
 
 import pytest
@@ -19,6 +20,12 @@ def trained(flowshard_at, tmp_path_factory, shapes_dataset):
     result = flowshard_at(folder, "train", "run.toml", "--set", "train.steps=0")
     assert result.returncode == 0, result.stderr
     return folder
+
+
+def png():
+    picture = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(picture, "png")
+    return picture.getvalue()
 
 
 def prompts(*lines):
@@ -60,6 +67,13 @@ MISTAKES = {
     "folder for prompts": (None, ["--prompts", "model", "--output", "x"], 2, ["model"]),
     "output of an unknown format": (None, [*PROMPT, "--output", "x.bmp"], 2, ["x.bmp", ".png"]),
     "output without a name": (None, [*PROMPT, "--output", "folder.png/"], 2, ["--output", ".png"]),
+    "output over the init image": (png(), [*PROMPT, *SIZE, "--init-image", "in", "--output", "link.png"], 2, ["output link.png: it is the init image"]),
+    "grid over the picture": (None, [*PROMPT, *SIZE, "--output", "x.png", "--grid", "./x.png"], 2, ["--grid ./x.png: a picture of the run has this name"]),
+    "grid that is no PNG": (None, [*PROMPT, *SIZE, "--output", "x.png", "--grid", "grid.jpg"], 2, ["--grid grid.jpg: name a .png file"]),
+    "previews over a picture": (prompts({"prompt": "a", "output": "x.preview.png"}, {"prompt": "a", "output": "x.jpg"}),
+                                ["--prompts", "in", *SIZE, "--preview-every", 1, "--output", "y"], 2, ["output y/x.preview.png: previews of y/x.jpg"]),
+    "more pictures than a run plans": (prompts(*[{"prompt": "a", "num_images": 100_000}] * 11), ["--prompts", "in", *SIZE, "--output", "x"], 2,
+                                       ["more than 1000000 pictures in one run"]),
     "quality of 0": (None, [*PROMPT, "--quality", 0, "--output", "x.jpg"], 2, ["--quality"]),
     "previews every 0 steps": (None, [*PROMPT, "--preview-every", 0, "--output", "x.png"], 2, ["--preview-every"]),
     "unknown format": (prompts({"prompt": "a"}), ["--prompts", "in", "--format", "bmp", "--output", "x"], 2, ["--format", "bmp"]),
@@ -83,6 +97,8 @@ def test_mistakes(flowshard_at, trained, mistake):
     if content is not None:
         (trained / "in").write_bytes(content)
     (trained / "folder.png").mkdir(exist_ok=True)
+    (trained / "link.png").unlink(missing_ok=True)
+    (trained / "link.png").symlink_to("in")
     before = files_below(trained)
     model = [] if "--model" in arguments else ["--model", "out"]
     result = flowshard_at(trained, "generate", *model, *arguments)

@@ -135,3 +135,9 @@ def test_pictures_of_every_kind(flowshard, tmp_path):
         saved(kind, tmp_path / name, **options)
         report = inspect(flowshard, name)
         assert (report["kind"], report["width"], report["height"]) == ("picture", *size), name
+
+
+def test_json_of_a_path_that_is_not_utf8(flowshard):
+    result = flowshard("inspect", b"a\xff", "--json")
+    assert result.returncode == 2
+    assert json.loads(result.stdout)["path"] == "a\ufffd"
