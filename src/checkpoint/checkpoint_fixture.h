@@ -27,10 +27,15 @@ inline std::vector<GroupLayout> tiny_layouts(int64_t num_shards) {
   return groups;
 }
 
-/// The whole flat buffer of a state, padding included; every element of the model differs.
+/// The states of the tiny model and how they are stored.
+inline const std::vector<StateLayout> kTinyStates = {{"model", at::kFloat}, {"exp_avg", at::kBFloat16}};
+
+/// The whole flat buffer of a state in fp32, padding included; every element of a state differs, and is exact
+/// in the dtype of the state.
 inline at::Tensor tiny_flat(const GroupLayout& group, const std::string& state) {
   at::Tensor flat = at::zeros({group.padded_numel}, at::kFloat);
-  const auto start = static_cast<double>(100 * group.name.size() + 1000 * state.size());
+  const auto start =
+      static_cast<double>(state == "model" ? 5000 + 100 * group.name.size() : 10 * group.name.size());
   flat.narrow(0, 0, group.numel).copy_(at::arange(start, start + static_cast<double>(group.numel)));
   return flat;
 }
@@ -40,9 +45,9 @@ inline std::vector<GroupShards> tiny_shards(int64_t rank, int64_t num_shards, do
   for (const GroupLayout& layout : tiny_layouts(num_shards)) {
     groups.push_back({layout, {}});
     const int64_t shard_numel = layout.padded_numel / num_shards;
-    for (const char* state : {"model", "exp_avg"}) {
+    for (const auto& [state, dtype] : kTinyStates) {
       const at::Tensor shard = tiny_flat(layout, state).narrow(0, rank * shard_numel, shard_numel);
-      groups.back().states.emplace_back(state, shard + shift);
+      groups.back().states.emplace_back(state, (shard + shift).to(dtype));
     }
   }
   return groups;

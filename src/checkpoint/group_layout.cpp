@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/safetensors.h"
 #include "core/error.h"
 
 namespace flowshard::checkpoint {
@@ -42,9 +43,33 @@ std::string fault_of(const GroupLayout& group, int64_t num_shards) {
   return "";
 }
 
+std::string fault_of(const GroupLayout& group, const std::vector<StateLayout>& states) {
+  std::set<std::string> names;
+  for (const StateLayout& state : states) {
+    if (!names.insert(state.name).second) return fmt::format("group '{}' has a state twice", group.name);
+    if (state.dtype != at::kFloat && state.dtype != at::kBFloat16 && state.dtype != at::kHalf) {
+      return fmt::format("{} of group '{}' is not F32, BF16 or F16", state.name, group.name);
+    }
+  }
+  return "";
+}
+
+// In version 1 a state is its name alone.
+StateLayout state_from_json(const Json& json) {
+  if (json.is_string()) return {.name = json.get<std::string>(), .dtype = at::kFloat};
+  return {
+      .name = json.at("name").get<std::string>(),
+      .dtype = safetensors_dtype(json.at("dtype").get<std::string>()).value_or(at::ScalarType::Undefined)};
+}
+
 }  // namespace
 
 int64_t GroupLayout::Entry::numel() const { return checked_numel(shape); }
+
+const StateLayout* CheckpointLayout::Group::find(const std::string& name) const {
+  const auto found = std::ranges::find(states, name, &StateLayout::name);
+  return found == states.end() ? nullptr : &*found;
+}
 
 int64_t CheckpointLayout::find(const std::string& name) const {
   const auto found = std::ranges::find(groups, name, [](const Group& group) { return group.layout.name; });
@@ -56,14 +81,12 @@ std::string fault_of(const CheckpointLayout& layout) {
   std::set<std::string> groups, parameters;
   for (const auto& [group, states] : layout.groups) {
     if (!groups.insert(group.name).second) return fmt::format("two groups are called '{}'", group.name);
-    if (std::set(states.begin(), states.end()).size() != states.size()) {
-      return fmt::format("group '{}' has a state twice", group.name);
-    }
     for (const auto& entry : group.entries) {
       if (!parameters.insert(entry.parameter).second)
         return fmt::format("parameter {} stands twice", entry.parameter);
     }
     if (std::string fault = fault_of(group, layout.num_shards); !fault.empty()) return fault;
+    if (std::string fault = fault_of(group, states); !fault.empty()) return fault;
   }
   return "";
 }
@@ -75,8 +98,12 @@ Json to_json(const CheckpointLayout& layout) {
     for (const auto& entry : group.entries) {
       parameters.push_back({{"name", entry.parameter}, {"shape", entry.shape}, {"offset", entry.offset}});
     }
+    Json states_json = Json::array();
+    for (const StateLayout& state : states) {
+      states_json.push_back({{"name", state.name}, {"dtype", safetensors_name(state.dtype)}});
+    }
     groups.push_back({{"name", group.name},
-                      {"states", states},
+                      {"states", std::move(states_json)},
                       {"numel", group.numel},
                       {"padded_numel", group.padded_numel},
                       {"parameters", std::move(parameters)}});
@@ -98,7 +125,10 @@ CheckpointLayout layout_from_json(const Json& json, const std::string& source) {
                                  .shape = entry.at("shape").get<std::vector<int64_t>>(),
                                  .offset = entry.at("offset").get<int64_t>()});
       }
-      layout.groups.push_back({std::move(group), group_json.at("states").get<std::vector<std::string>>()});
+      layout.groups.push_back({std::move(group), {}});
+      for (const Json& state : group_json.at("states")) {
+        layout.groups.back().states.push_back(state_from_json(state));
+      }
     }
   } catch (const Json::exception& error) {
     throw CheckpointError("{}: it is no layout of a checkpoint: {}", source, error.what());

@@ -1,6 +1,8 @@
 // Where each parameter lies in the flat buffers of a sharded model (docs/checkpoint_format.md). Plain data.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -27,11 +29,22 @@ struct GroupLayout {
   bool operator==(const GroupLayout&) const = default;
 };
 
+/// One of the flat buffers of a group.
+struct StateLayout {
+  std::string name;       // "model", "exp_avg", ...
+  c10::ScalarType dtype;  // kFloat, kBFloat16 or kHalf
+
+  bool operator==(const StateLayout&) const = default;
+};
+
 /// The groups of one checkpoint and which states each has.
 struct CheckpointLayout {
   struct Group {
     GroupLayout layout;
-    std::vector<std::string> states;
+    std::vector<StateLayout> states;
+
+    /// The state called `name`, null if there is none.
+    const StateLayout* find(const std::string& name) const;
   };
 
   int64_t num_shards = 1;
@@ -46,7 +59,8 @@ std::string fault_of(const CheckpointLayout& layout);
 
 nlohmann::json to_json(const CheckpointLayout& layout);
 
-/// Throws CheckpointError, which begins with `source`, for what is no sound layout.
+/// Throws CheckpointError, which begins with `source`, for what is no sound layout. Reads format versions 1
+/// and 2.
 CheckpointLayout layout_from_json(const nlohmann::json& json, const std::string& source);
 
 }  // namespace flowshard::checkpoint

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 using storage::FileDigest;
 
 constexpr const char* kFormat = "flowshard-training-checkpoint";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2, kOldestVersion = 1;
 
 // What is wrong with one file, in words; empty if nothing is.
 std::string fault_of(const fs::path& path, const FileDigest& wanted, bool verify_checksum) {
@@ -64,9 +64,11 @@ Manifest read_manifest(const fs::path& folder) {
       !json.value("files", Json()).is_object()) {
     throw CheckpointError("{}: it is no manifest of a training checkpoint", path.string());
   }
-  if (const Json version = json.value("version", Json()); version != kVersion) {
-    throw CheckpointError("{}: format version {} cannot be read by this program, which knows version {}",
-                          path.string(), version.dump(), kVersion);
+  const Json version = json.value("version", Json());
+  if (!version.is_number_integer() || version < kOldestVersion || version > kVersion) {
+    throw CheckpointError(
+        "{}: format version {} cannot be read by this program, which knows versions {} to {}", path.string(),
+        version.dump(), kOldestVersion, kVersion);
   }
   Manifest manifest;
   for (const auto& [name, digest] : json["files"].items()) {

@@ -117,9 +117,7 @@ class HeaderReader {
   }
 
   static at::ScalarType dtype_of(const std::string& tensor, const std::string& name) {
-    for (const DtypeName& known : kDtypeNames) {
-      if (name == known.name) return known.dtype;
-    }
+    if (const auto dtype = safetensors_dtype(name)) return *dtype;
     throw CheckpointError("{} has the unknown dtype {}", tensor, in_quotes(name));
   }
 
@@ -214,6 +212,13 @@ at::Tensor SafetensorsFile::tensor(const std::string& key) const {
   }
   return at::from_blob(
       const_cast<std::byte*>(bytes), info.shape, [file = file_](void*) {}, options);
+}
+
+std::optional<at::ScalarType> safetensors_dtype(const std::string& name) {
+  for (const DtypeName& known : kDtypeNames) {
+    if (name == known.name) return known.dtype;
+  }
+  return {};
 }
 
 std::string safetensors_name(at::ScalarType dtype) {

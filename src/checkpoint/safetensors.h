@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,5 +88,7 @@ storage::FileDigest write_safetensors(const std::filesystem::path& path,
 
 /// "BF16"
 std::string safetensors_name(at::ScalarType dtype);
+/// Nothing if the format has no such name.
+std::optional<at::ScalarType> safetensors_dtype(const std::string& name);
 
 }  // namespace flowshard::checkpoint

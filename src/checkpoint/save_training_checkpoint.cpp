@@ -27,7 +27,9 @@ class Save {
     layout_.num_shards = options.num_shards;
     for (const GroupShards& group : groups) {
       layout_.groups.push_back({group.layout, {}});
-      for (const auto& [name, values] : group.states) layout_.groups.back().states.push_back(name);
+      for (const auto& [name, values] : group.states) {
+        layout_.groups.back().states.push_back({name, values.scalar_type()});
+      }
     }
     check(state.step >= 0, "a step is not negative");
     const std::string fault = fault_of(layout_);
@@ -53,8 +55,8 @@ class Save {
     for (const GroupShards& group : groups_) {
       const int64_t shard_numel = group.layout.padded_numel / options_.num_shards;
       for (const auto& [name, values] : group.states) {
-        check(values.scalar_type() == at::kFloat && values.dim() == 1 && values.numel() == shard_numel,
-              fmt::format("{} of group '{}' is not fp32 [{}]", name, group.layout.name, shard_numel));
+        check(values.dim() == 1 && values.numel() == shard_numel,
+              fmt::format("{} of group '{}' is not [{}]", name, group.layout.name, shard_numel));
         tensors.emplace_back(name + "/" + group.layout.name, values);
       }
     }
@@ -102,7 +104,9 @@ class Save {
   void require_space() const {
     int64_t needed = kSlackBytes;
     for (const GroupShards& group : groups_) {
-      needed += group.layout.padded_numel * static_cast<int64_t>(group.states.size() * sizeof(float));
+      for (const auto& [name, values] : group.states) {
+        needed += group.layout.padded_numel * static_cast<int64_t>(values.element_size());
+      }
     }
     std::error_code error;
     const fs::space_info space = fs::space(options_.folder, error);

@@ -18,8 +18,9 @@ namespace flowshard::checkpoint {
 /// One parameter group of the model and this rank's shard of each of its states.
 struct GroupShards {
   GroupLayout layout;
-  std::vector<std::pair<std::string, at::Tensor>>
-      states;  // "model", "exp_avg", ...: fp32 [padded / num_shards]
+  /// "model", "exp_avg", ...: [padded_numel / num_shards], fp32, bf16 or fp16, a state's dtype the same on
+  /// all ranks. States in blockwise codes are given as the fp32 values that they stand for.
+  std::vector<std::pair<std::string, at::Tensor>> states;
 };
 
 /// Called on every rank at the same points: returns whether every rank passed true. With one rank it returns

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_json.h"
@@ -25,13 +24,13 @@ void require_tensors(const SafetensorsFile& shard, const CheckpointLayout& layou
   size_t num_wanted = 0;
   for (const auto& [group, states] : layout.groups) {
     const std::vector<int64_t> shape = {group.padded_numel / layout.num_shards};
-    for (const std::string& state : states) {
-      const std::string key = key_of(state, group.name);
+    for (const StateLayout& state : states) {
+      const std::string key = key_of(state.name, group.name);
       const auto found = shard.tensors().find(key);
-      if (found == shard.tensors().end() || found->second.dtype != at::kFloat ||
+      if (found == shard.tensors().end() || found->second.dtype != state.dtype ||
           found->second.shape != shape) {
-        throw CheckpointError("{}: tensor {} is not there as F32 [{}], as {} promises", shard.path().string(),
-                              in_quotes(key), shape[0], kLayoutName);
+        throw CheckpointError("{}: tensor {} is not there as {} [{}], as {} promises", shard.path().string(),
+                              in_quotes(key), safetensors_name(state.dtype), shape[0], kLayoutName);
       }
       ++num_wanted;
     }
@@ -102,7 +101,7 @@ std::vector<Entry> TrainingCheckpoint::parameters() const {
 
 bool TrainingCheckpoint::has(const std::string& state, const std::string& parameter) const {
   const auto found = places_.find(parameter);
-  return found != places_.end() && std::ranges::count(layout_.groups[found->second.group].states, state) > 0;
+  return found != places_.end() && layout_.groups[found->second.group].find(state) != nullptr;
 }
 
 const TrainingCheckpoint::Place& TrainingCheckpoint::find(const std::string& state,
@@ -115,16 +114,15 @@ const TrainingCheckpoint::Place& TrainingCheckpoint::find(const std::string& sta
 }
 
 void TrainingCheckpoint::copy_flat(const std::string& state, const GroupLayout& group, int64_t begin,
-                                   int64_t end, float* destination) const {
+                                   int64_t end, at::Tensor destination) const {
   const int64_t shard_numel = group.padded_numel / layout_.num_shards;
   while (begin < end) {
     const int64_t shard = begin / shard_numel;
     const int64_t first = begin - shard * shard_numel;
     const int64_t count = std::min(end - begin, shard_numel - first);
     const at::Tensor stored = shards_[static_cast<size_t>(shard)].tensor(key_of(state, group.name));
-    std::memcpy(destination, stored.const_data_ptr<float>() + first,
-                static_cast<size_t>(count) * sizeof(float));
-    destination += count;
+    destination.narrow(0, 0, count).copy_(stored.narrow(0, first, count));
+    destination = destination.narrow(0, count, destination.numel() - count);
     begin += count;
   }
 }
@@ -133,9 +131,9 @@ at::Tensor TrainingCheckpoint::read_parameter(const std::string& state, const st
   const Place& place = find(state, parameter);
   const GroupLayout& group = layout_.groups[place.group].layout;
   const Entry& entry = group.entries[place.entry];
-  at::Tensor values = at::empty(entry.shape, at::kFloat);
-  copy_flat(state, group, entry.offset, entry.offset + entry.numel(), values.mutable_data_ptr<float>());
-  return values;
+  const at::Tensor values = at::empty({entry.numel()}, at::kFloat);
+  copy_flat(state, group, entry.offset, entry.offset + entry.numel(), values);
+  return values.view(entry.shape);
 }
 
 at::Tensor TrainingCheckpoint::read_flat(const std::string& state, const GroupLayout& wanted, int64_t begin,
@@ -151,7 +149,7 @@ at::Tensor TrainingCheckpoint::read_flat(const std::string& state, const GroupLa
     const Entry& stored = group.entries[place.entry];
     if (stored.shape != entry.shape) require_parameters({entry});
     const int64_t shift = stored.offset - entry.offset;
-    copy_flat(state, group, first + shift, last + shift, values.mutable_data_ptr<float>() + (first - begin));
+    copy_flat(state, group, first + shift, last + shift, values.narrow(0, first - begin, last - first));
   }
   return values;
 }

@@ -36,7 +36,8 @@ class TrainingCheckpoint {
   std::vector<GroupLayout::Entry> parameters() const;
   bool has(const std::string& state, const std::string& parameter) const;
 
-  /// fp32 [shape of the parameter], on the CPU, owned by the caller.
+  /// Whatever the dtype of the state, which converts to fp32 without rounding: fp32 [shape of the parameter],
+  /// on the CPU, owned by the caller.
   at::Tensor read_parameter(const std::string& state, const std::string& parameter) const;
 
   /// Elements [begin, end) of the flat buffer that `wanted` describes: fp32 [end - begin], on the CPU, owned
@@ -59,7 +60,7 @@ class TrainingCheckpoint {
   };
   const Place& find(const std::string& state, const std::string& parameter) const;
   void copy_flat(const std::string& state, const GroupLayout& group, int64_t begin, int64_t end,
-                 float* destination) const;
+                 at::Tensor destination) const;
 
   std::filesystem::path path_;
   TrainingState state_;

@@ -69,6 +69,31 @@ TEST_F(TrainingCheckpointTest, StateAndParametersComeBack) {
   EXPECT_THROW(checkpoint.read_parameter("ema", "final.bias"), CheckpointError);
 }
 
+TEST_F(TrainingCheckpointTest, StatesAreStoredInTheirDtypeAndReadAsFp32) {
+  const TrainingCheckpoint checkpoint = TrainingCheckpoint::open(path_);
+  for (const auto& group : checkpoint.layout().groups) EXPECT_EQ(group.states, kTinyStates);
+  const SafetensorsFile shard(path_ / "rank-00001-of-00003.safetensors");
+  EXPECT_EQ(shard.tensor("exp_avg/double_blocks.0").scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(at::equal(shard.tensor("exp_avg/double_blocks.0").to(at::kFloat),
+                        tiny_flat(tiny_layouts(3)[1], "exp_avg").narrow(0, 11, 11)));
+  EXPECT_EQ(checkpoint.read_parameter("exp_avg", "final.bias").scalar_type(), at::kFloat);
+}
+
+TEST_F(TrainingCheckpointTest, TheFirstVersionOfTheFormatIsRead) {
+  path_ = folder_.path() / "step-00000300";
+  std::vector<GroupShards> groups = tiny_shards(0, 1);
+  for (GroupShards& group : groups) group.states.resize(1);  // version 1 knows fp32 alone
+  save_training_checkpoint({.folder = folder_.path()}, groups, tiny_state(300), alone);
+  for (const char* group : {"0", "1", "2"}) {
+    replace_in_json("layout.json", fmt::format("/groups/{}/states", group), {"model"});
+  }
+  replace_in_json("manifest.json", "/version", 1);
+  const TrainingCheckpoint checkpoint = TrainingCheckpoint::open(path_);
+  for (const GroupLayout& group : tiny_layouts(1)) {
+    EXPECT_TRUE(at::equal(checkpoint.read_flat("model", group, 0, group.numel), tiny_flat(group, "model")));
+  }
+}
+
 TEST_F(TrainingCheckpointTest, AnyNumberOfRanksReadsItsSlices) {
   const TrainingCheckpoint checkpoint = TrainingCheckpoint::open(path_);
   for (const int64_t num_shards : {1, 2, 5, 40}) {
@@ -154,6 +179,13 @@ TEST_F(TrainingCheckpointTest, LyingJsonIsRefused) {
   expect_error<CheckpointError>({"layout.json", "16 with its padding for 3 shards"});
   replace_in_json("layout.json", "/groups/0/padded_numel", 18);
   expect_error<CheckpointError>({"rank-00000-of-00003", "\"model/\"", "F32 [6]"});
+  replace_in_json("layout.json", "/groups/0/padded_numel", 15);
+  replace_in_json("layout.json", "/groups/0/states/1/dtype", "F32");
+  expect_error<CheckpointError>({"rank-00000-of-00003", "\"exp_avg/\"", "F32 [5]"});
+  replace_in_json("layout.json", "/groups/0/states/1/dtype", "I64");
+  expect_error<CheckpointError>({"layout.json", "exp_avg of group '' is not F32, BF16 or F16"});
+  replace_in_json("layout.json", "/groups/0/states/1/name", "model");
+  expect_error<CheckpointError>({"layout.json", "a state twice"});
   replace_in_json("layout.json", "/groups/0/padded_numel", "15");
   expect_error<CheckpointError>({"layout.json", "no layout of a checkpoint"});
 }
@@ -164,8 +196,12 @@ TEST_F(TrainingCheckpointTest, AnotherNumberOfShardsThanFilesIsRefused) {
 }
 
 TEST_F(TrainingCheckpointTest, WhatIsNoCheckpointIsSaid) {
+  for (const char* version : {"3", "0", "\"2\""}) {
+    replace_in_json("manifest.json", "/version", nlohmann::json::parse(version));
+    expect_error<CheckpointError>(
+        {"manifest.json", fmt::format("format version {} cannot be read", version), "versions 1 to 2"});
+  }
   replace_in_json("manifest.json", "/version", 2);
-  expect_error<CheckpointError>({"manifest.json", "format version 2 cannot be read"});
   replace_in_json("manifest.json", "/format", "else");
   expect_error<CheckpointError>({"manifest.json", "no manifest of a training checkpoint"});
   fs::remove(path_ / "manifest.json");
