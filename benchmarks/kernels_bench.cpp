@@ -1,5 +1,6 @@
 // Times the fused operations of src/kernels on one GPU, forward and backward, beside the same operations as a
-// composition of ATen operations, at the sizes of FLUX.1-dev at 1024 x 1024 (4608 tokens, bf16).
+// composition of ATen operations, at the sizes of FLUX.1-dev at 1024 x 1024 (4608 tokens, bf16), and the
+// optimizer step of one of its double blocks beside ATen's in fp32.
 //
 // Every measurement replays a CUDA graph of kCalls calls, so that no launch gap counts for either side. The
 // calls go around several sets of inputs and outputs, together larger than the L2 cache.
@@ -11,7 +12,9 @@
 
 #include <cstdio>
 
+#include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/blockwise_quantization.h"
 #include "kernels/gate_residual.h"
 #include "kernels/layer_norm_modulate.h"
 #include "kernels/qk_norm_rope.h"
@@ -157,6 +160,54 @@ void bench_memory_bound() {
          }});
 }
 
+constexpr int64_t kBlockParameters = 339'831'296;  // of a double block
+
+at::Tensor zeros(at::ScalarType type, int64_t count = kBlockParameters) {
+  return at::zeros({count}, at::TensorOptions(at::kCUDA).dtype(type));
+}
+
+Timing time_fused_adamw() {
+  const at::Tensor param = zeros(at::kFloat), exp_avg = zeros(at::kFloat), exp_avg_sq = zeros(at::kFloat);
+  const at::Tensor gradient = at::randn_like(param), step_count = zeros(at::kFloat, 1).squeeze();
+  return time_on_gpu([&](int) {
+    at::_fused_adamw_(param, gradient, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/{}, step_count, 1e-4, 0.9,
+                      0.999, 0.01, 1e-8, /*amsgrad=*/false, /*maximize=*/false);
+    return Tensors{};
+  });
+}
+
+void bench_adamw(at::ScalarType param, at::ScalarType gradient, bool codes, const Timing& reference) {
+  const at::ScalarType moment = codes ? at::kByte : at::kFloat;
+  kernels::AdamWTensors tensors{.param = zeros(param),
+                                .grad = at::randn({kBlockParameters}, at::kCUDA).to(gradient),
+                                .exp_avg = zeros(moment),
+                                .exp_avg_sq = zeros(moment)};
+  if (codes) {
+    tensors.exp_avg.fill_(kernels::zero_code(kernels::CodeKind::kSigned));
+    tensors.exp_avg_scale = zeros(at::kFloat, kernels::num_code_blocks(kBlockParameters));
+    tensors.exp_avg_sq_scale = tensors.exp_avg_scale.clone();
+  }
+  double bytes = codes ? 4.0 * static_cast<double>(tensors.exp_avg_scale.nbytes()) : 0;
+  for (const at::Tensor& tensor : {tensors.param, tensors.exp_avg, tensors.exp_avg_sq})
+    bytes += 2.0 * static_cast<double>(tensor.nbytes());
+  bytes += static_cast<double>(tensors.grad.nbytes());
+  const Timing fused = time_on_gpu([&](int) {
+    kernels::adamw_step(tensors, {.lr = 1e-4, .weight_decay = 0.01});
+    return Tensors{};
+  });
+  print_row(fmt::format("adamw {}, grad {}, moments {}", param == at::kFloat ? "fp32" : "bf16",
+                        gradient == at::kFloat ? "fp32" : "bf16", codes ? "8-bit" : "fp32"),
+            bytes, fused, reference);
+}
+
+void bench_optimizer() {
+  fmt::print("\nAdamW of a double block, {} parameters; ATen is _fused_adamw_ in fp32\n", kBlockParameters);
+  const Timing reference = time_fused_adamw();
+  for (const at::ScalarType param : {at::kFloat, at::kBFloat16})
+    for (const at::ScalarType gradient : {at::kFloat, at::kBFloat16})
+      for (const bool codes : {false, true}) bench_adamw(param, gradient, codes, reference);
+}
+
 /// Attention and the merge of its heads.
 void bench_attention(const std::string& name, bool tokens_first, bool deterministic) {
   at::globalContext().setDeterministicAlgorithms(deterministic, false);
@@ -189,6 +240,7 @@ int main() {
   at::manual_seed(0);
   const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool());  // graphs need one of their own
   bench_memory_bound();
+  bench_optimizer();
   fmt::print("\nattention and merge of heads, [1, 24, 4608, 128] bf16\n");
   bench_attention("in memory [B, L, H, Dh]", true, false);
   bench_attention("in memory [B, H, L, Dh]", false, false);

@@ -115,6 +115,45 @@ struct LinearGelu {
 };
 void enqueue(const LinearGelu& launch, Stream stream);
 
+/// values [N] to codes [N] and scales [N / 256, rounded up] (kernels/blockwise_quantization.h). No alignment
+/// but that of an element is needed.
+struct QuantizeBlockwise {
+  const float* values;
+  uint8_t* codes;
+  float* scales;
+  int64_t count;
+  bool is_signed;
+};
+void enqueue(const QuantizeBlockwise& launch, Stream stream);
+
+struct DequantizeBlockwise {
+  const uint8_t* codes;
+  const float* scales;
+  float* values;
+  int64_t count;
+  bool is_signed;
+};
+void enqueue(const DequantizeBlockwise& launch, Stream stream);
+
+/// One AdamW step on N elements (kernels/adamw.h). No alignment but that of an element is needed, unless
+/// in_groups says that each of param, grad, exp_avg and exp_avg_sq is aligned to four of its elements.
+struct AdamW {
+  ElementType param_type, grad_type;
+  bool has_codes;  // exp_avg and exp_avg_sq are uint8 codes, otherwise float
+  bool in_groups;
+  void* param;                              // [N]
+  const void* grad;                         // [N]
+  void *exp_avg, *exp_avg_sq;               // [N]
+  float *exp_avg_scale, *exp_avg_sq_scale;  // [N / 256, rounded up], with codes
+  int64_t count, first_element;
+  uint64_t rounding_key;
+  float grad_scale, decay, beta1, beta2, one_minus_beta1, one_minus_beta2;
+  float step_size;           // lr / (1 - beta1^step)
+  float inverse_root_bias2;  // 1 / sqrt(1 - beta2^step)
+  float eps;
+};
+void enqueue(const AdamW& launch, Stream stream);
+
 /// Sums `parts` rows in order: columns [0, split) of [B, parts, columns] go to first [B, split], the others
 /// to second [B, columns - split] (null if there are none).
 struct SumColumns {

@@ -17,6 +17,9 @@ void enqueue(const GateResidualBackward&, Stream) { unreachable(); }
 void enqueue(const QkNormRopeForward&, Stream) { unreachable(); }
 void enqueue(const QkNormRopeBackward&, Stream) { unreachable(); }
 void enqueue(const LinearGelu&, Stream) { unreachable(); }
+void enqueue(const QuantizeBlockwise&, Stream) { unreachable(); }
+void enqueue(const DequantizeBlockwise&, Stream) { unreachable(); }
+void enqueue(const AdamW&, Stream) { unreachable(); }
 void enqueue(const SumColumns&, Stream) { unreachable(); }
 
 }  // namespace flowshard::kernels::cuda
