@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "distributed/failure_report.h"
+#include "distributed/local_group.h"
 
 namespace flowshard::distributed {
 
@@ -80,6 +81,15 @@ void BackendGroup::barrier() {
     barrier.device = options_.device;
     return backend_->barrier(barrier);
   })->wait();
+}
+
+std::unique_ptr<ProcessGroup> BackendGroup::subgroup(const std::vector<int>& ranks, const std::string& name) {
+  if (ranks.size() == 1) return make_local_group();
+  GroupOptions options = options_;
+  options.name = options_.name + "/" + name;
+  options.members.clear();
+  for (const int member : ranks) options.members.push_back(options_.rank_in_job(member));
+  return connect(options);
 }
 
 std::unique_ptr<Work> BackendGroup::start(const std::string& operation,

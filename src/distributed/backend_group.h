@@ -14,11 +14,12 @@ class BackendGroup : public ProcessGroup {
   BackendGroup(GroupOptions options, c10::intrusive_ptr<c10d::Backend> backend);
   ~BackendGroup() override;
 
-  int rank() const override { return options_.rank; }
-  int world_size() const override { return options_.world_size; }
+  int rank() const override { return options_.group_rank(); }
+  int world_size() const override { return options_.group_size(); }
   std::unique_ptr<Work> all_reduce_sum(const at::Tensor& tensor) override;
   std::unique_ptr<Work> broadcast(const at::Tensor& tensor, int root) override;
   void barrier() override;
+  std::unique_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks, const std::string& name) override;
 
   using Pending = c10::intrusive_ptr<c10d::Work>;
 

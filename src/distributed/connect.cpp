@@ -1,5 +1,8 @@
 #include "distributed/connect.h"
 
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 #include "core/error.h"
 #include "distributed/bounded.h"
 
@@ -10,6 +13,17 @@ namespace {
 constexpr std::chrono::milliseconds kGrace(1000);
 
 }  // namespace
+
+int GroupOptions::group_rank() const {
+  if (members.empty()) return rank;
+  const auto found = std::ranges::find(members, rank);
+  check(found != members.end(), "a rank connects the groups that it belongs to");
+  return static_cast<int>(found - members.begin());
+}
+
+c10::intrusive_ptr<c10d::Store> GroupOptions::group_store() const {
+  return c10::make_intrusive<c10d::PrefixStore>(name, store);
+}
 
 std::unique_ptr<ProcessGroup> connect(const GroupOptions& options) {
   const auto group = std::make_shared<std::unique_ptr<ProcessGroup>>();

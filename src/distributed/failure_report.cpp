@@ -24,12 +24,13 @@ struct Silent {
   bool store_answered = false;
 };
 
-void watch(c10d::Store& store, int rank, int world_size, Clock::time_point deadline, Silent& silent) {
-  store.set(failure_key(rank), "");
+void watch(const GroupOptions& group, Clock::time_point deadline, Silent& silent) {
+  group.store->set(failure_key(group.rank), "");
   for (;; std::this_thread::sleep_for(kPollDelay)) {
     std::vector<int> ranks;
-    for (int other = 0; other < world_size; ++other) {
-      if (other != rank && !store.check({failure_key(other)})) {
+    for (int member = 0; member < group.group_size(); ++member) {
+      const int other = group.rank_in_job(member);
+      if (other != group.rank && !group.store->check({failure_key(other)})) {
         ranks.push_back(other);
       }
     }
@@ -49,8 +50,7 @@ std::string report_failure(const GroupOptions& group, std::chrono::milliseconds 
   const auto silent = std::make_shared<Silent>();
   const auto deadline = Clock::now() + limit;
   try {
-    run_bounded(limit, [store = group.store, rank = group.rank, world_size = group.world_size, deadline,
-                        silent] { watch(*store, rank, world_size, deadline, *silent); });
+    run_bounded(limit, [group, deadline, silent] { watch(group, deadline, *silent); });
   } catch (const std::exception&) {
     // The store is gone: its host went down after or with the failure. What was seen until then is reported.
   }

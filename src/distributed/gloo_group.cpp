@@ -170,8 +170,8 @@ std::vector<std::shared_ptr<gloo::transport::Device>> devices_of(const GroupOpti
 std::unique_ptr<ProcessGroup> connect_gloo(const GroupOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
   gloo->devices = devices_of(options);
-  auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store, options.rank, options.world_size,
-                                                             std::move(gloo));
+  auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(options.group_store(), options.group_rank(),
+                                                             options.group_size(), std::move(gloo));
   return std::make_unique<GlooGroup>(options, std::move(backend));
 }
 

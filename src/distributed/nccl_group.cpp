@@ -63,8 +63,8 @@ std::unique_ptr<ProcessGroup> connect_nccl(const GroupOptions& options) {
   c10::cuda::set_device(options.device.index());
   auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;
-  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(options.store, options.rank, options.world_size,
-                                                             std::move(nccl));
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(options.group_store(), options.group_rank(),
+                                                             options.group_size(), std::move(nccl));
   backend->setBoundDeviceId(options.device);
   backend->eagerConnectSingleDevice(options.device);
   return std::make_unique<NcclGroup>(options, std::move(backend));

@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "distributed/environment.h"
 
@@ -44,6 +46,10 @@ class ProcessGroup {
 
   virtual std::unique_ptr<Work> broadcast(const at::Tensor& tensor, int root) = 0;
   virtual void barrier() = 0;
+
+  /// A group of its own for some ranks of this one, in this order; called by exactly these. `name` is the
+  /// same on all of them, and on no other group of the job. Throws CommError.
+  virtual std::unique_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks, const std::string& name) = 0;
 };
 
 }  // namespace flowshard::distributed

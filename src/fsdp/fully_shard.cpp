@@ -58,14 +58,21 @@ std::vector<std::unique_ptr<ParamGroup>> make_groups(const std::vector<nn::Param
   return result;
 }
 
-int64_t largest_block(const std::vector<std::unique_ptr<ParamGroup>>& groups) {
-  int64_t largest = 0;
-  for (size_t i = 1; i < groups.size(); ++i) largest = std::max(largest, groups[i]->padded_numel());
-  return largest;
-}
+using Pools = std::vector<std::unique_ptr<FlatBufferPool>>;
 
-at::TensorOptions options(at::ScalarType dtype, at::Device device) {
-  return at::TensorOptions(dtype).device(device);
+/// Pools for all groups; returns the pool of each. The blocks share one, unless each keeps its buffer.
+std::vector<size_t> make_pools(Pools& pools, const std::vector<std::unique_ptr<ParamGroup>>& groups,
+                               bool blocks_share, at::TensorOptions options) {
+  std::vector<size_t> index = {0};
+  int64_t largest_block = 0;
+  pools.push_back(std::make_unique<FlatBufferPool>(groups[0]->padded_numel(), options));
+  for (size_t i = 1; i < groups.size(); ++i) {
+    largest_block = std::max(largest_block, groups[i]->padded_numel());
+    index.push_back(blocks_share ? 1 : i);
+    if (!blocks_share) pools.push_back(std::make_unique<FlatBufferPool>(groups[i]->padded_numel(), options));
+  }
+  if (blocks_share) pools.push_back(std::make_unique<FlatBufferPool>(largest_block, options));
+  return index;
 }
 
 }  // namespace
@@ -73,11 +80,14 @@ at::TensorOptions options(at::ScalarType dtype, at::Device device) {
 ShardedState::ShardedState(const std::vector<nn::ParameterGroup*>& groups, const ShardContext& context)
     : context_(context),
       groups_(make_groups(groups, context)),
-      root_pool_(groups_[0]->padded_numel(), options(context.precision.param_dtype, context.device)),
-      root_grad_pool_(groups_[0]->padded_numel(), options(context.precision.reduce_dtype, context.device)),
-      pool_(largest_block(groups_), options(context.precision.param_dtype, context.device)),
-      grad_pool_(largest_block(groups_), options(context.precision.reduce_dtype, context.device)) {
+      gathering_stream_(context.device),
+      reducing_stream_(context.device) {
   for (size_t i = 0; i < groups.size(); ++i) index_of_[groups[i]] = i;
+  const auto options = at::TensorOptions(context.device);
+  pool_index_ = make_pools(pools_, groups_, context.reshard_after_forward,
+                           options.dtype(context.precision.param_dtype));
+  grad_pool_index_ =
+      make_pools(grad_pools_, groups_, !context.no_sync, options.dtype(context.precision.reduce_dtype));
 }
 
 void ShardedState::initialize(const std::function<void(const nn::ParameterGroup&)>& fill) {
@@ -88,53 +98,53 @@ void ShardedState::begin_step() {
   for (const auto& group : groups_) group->zero_grad();
 }
 
-void ShardedState::begin_forward() {
-  groups_[0]->unshard(root_pool_);
-  if (groups_.size() > 1) groups_[1]->unshard(pool_);
-  groups_[0]->wait_for_unshard(root_pool_);
-  if (at::GradMode::is_enabled()) groups_[0]->pre_backward(root_grad_pool_);
+void ShardedState::begin_forward(bool is_last_pass) {
+  is_last_pass_ = is_last_pass;
+  groups_[0]->unshard(pool_of(0), gathering_stream_);
+  if (groups_.size() > 1) groups_[1]->unshard(pool_of(1), gathering_stream_);
+  groups_[0]->wait_for_unshard(pool_of(0), gathering_stream_);
+  if (at::GradMode::is_enabled()) groups_[0]->pre_backward(grad_pool_of(0));
 }
 
 nn::Tensors ShardedState::run(const nn::ParameterGroup& group, const nn::BlockFunction& block,
                               const nn::Tensors& inputs) {
   const size_t index = index_of_.at(&group);
-  groups_[index]->wait_for_unshard(pool_);
-  if (index + 1 < groups_.size()) groups_[index + 1]->unshard(pool_);
-
-  nn::Tensors outputs;
-  if (at::GradMode::is_enabled()) {
-    const at::Tensor handle = at::empty({0}, inputs[0].options()).set_requires_grad(true);
-    const auto id = static_cast<int64_t>(index);
-    const nn::Tensors results = block(BlockInput::apply(this, id, handle, at::TensorList(inputs)));
-    outputs = BlockOutput::apply(this, id, at::TensorList(results));
-  } else {
-    outputs = block(inputs);
+  const bool is_last_block = index + 1 == groups_.size();
+  groups_[index]->wait_for_unshard(pool_of(index), gathering_stream_);
+  if (!is_last_block) groups_[index + 1]->unshard(pool_of(index + 1), gathering_stream_);
+  if (!at::GradMode::is_enabled()) {
+    nn::Tensors outputs = block(inputs);
+    groups_[index]->reshard(pool_of(index));
+    return outputs;
   }
+  const at::Tensor handle = at::empty({0}, inputs[0].options()).set_requires_grad(true);
+  const auto id = static_cast<int64_t>(index);
+  const nn::Tensors results = block(BlockInput::apply(this, id, handle, at::TensorList(inputs)));
+  nn::Tensors outputs = BlockOutput::apply(this, id, at::TensorList(results));
   // Backward begins with the last block: it stays.
-  if (index + 1 < groups_.size() || !at::GradMode::is_enabled()) groups_[index]->reshard(pool_);
+  if (context_.reshard_after_forward && !is_last_block) groups_[index]->reshard(pool_of(index));
   return outputs;
 }
 
 void ShardedState::pre_backward(size_t index) {
-  groups_[index]->wait_for_unshard(pool_);
-  groups_[index]->pre_backward(grad_pool_);
-  if (index > 1) groups_[index - 1]->unshard(pool_);
+  groups_[index]->wait_for_unshard(pool_of(index), gathering_stream_);
+  groups_[index]->pre_backward(grad_pool_of(index));
+  if (index > 1) groups_[index - 1]->unshard(pool_of(index - 1), gathering_stream_);
 }
 
 void ShardedState::post_backward(size_t index) {
-  groups_[index]->reshard(pool_);
-  groups_[index]->post_backward();
+  groups_[index]->reshard(pool_of(index));
+  groups_[index]->post_backward(is_last_pass_, reducing_stream_);
   // One reduction runs under the next block's backward; the one before it must make room.
-  if (index + 1 < groups_.size()) groups_[index + 1]->wait_for_reduce(grad_pool_);
+  if (index + 1 < groups_.size()) groups_[index + 1]->wait_for_reduce(grad_pool_of(index + 1));
 }
 
 void ShardedState::end_backward() {
-  groups_[0]->post_backward();
-  for (const auto& group : groups_)
-    group->wait_for_reduce(group == groups_[0] ? root_grad_pool_ : grad_pool_);
-  groups_[0]->reshard(root_pool_);
+  groups_[0]->post_backward(is_last_pass_, reducing_stream_);
+  for (size_t i = 0; i < groups_.size(); ++i) groups_[i]->wait_for_reduce(grad_pool_of(i));
+  groups_[0]->reshard(pool_of(0));
 }
 
-void ShardedState::end_forward() { groups_[0]->reshard(root_pool_); }
+void ShardedState::end_forward() { groups_[0]->reshard(pool_of(0)); }
 
 }  // namespace flowshard::fsdp

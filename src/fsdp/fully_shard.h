@@ -4,7 +4,7 @@
 //   fsdp::ShardedState state(model.groups(), context);
 //   state.initialize(...);                        // fill the masters
 //   state.begin_step();                           // once an optimizer step
-//     state.begin_forward();                      // once a forward pass
+//     state.begin_forward(is_last_pass);          // once a forward pass
 //     loss(model.forward(input, state)).backward();
 //     state.end_backward();
 //   ... the optimizer changes group(i).master_shard() from group(i).grad_shard() ...
@@ -35,8 +35,10 @@ class ShardedState : public nn::BlockRunner {
 
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return groups_; }
 
-  void begin_step();     // gradients start from zero
-  void begin_forward();  // gathers the root
+  void begin_step();  // gradients start from zero
+  /// Gathers the root. With gradients enabled, `is_last_pass` tells whether this pass is the last of its
+  /// step: what ShardContext lets wait is reduced in it.
+  void begin_forward(bool is_last_pass = true);
   nn::Tensors run(const nn::ParameterGroup& group, const nn::BlockFunction& block,
                   const nn::Tensors& inputs) override;
   void end_backward();  // reduces the root, waits for every reduction, releases every buffer
@@ -47,11 +49,18 @@ class ShardedState : public nn::BlockRunner {
   void post_backward(size_t index);
 
  private:
+  FlatBufferPool& pool_of(size_t index) { return *pools_[pool_index_[index]]; }
+  FlatBufferPool& grad_pool_of(size_t index) { return *grad_pools_[grad_pool_index_[index]]; }
+
   ShardContext context_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
   std::map<const nn::ParameterGroup*, size_t> index_of_;
-  // The root is gathered for the whole pass and does not rotate; the blocks share two small pools.
-  FlatBufferPool root_pool_, root_grad_pool_, pool_, grad_pool_;
+  SideStream gathering_stream_, reducing_stream_;
+  bool is_last_pass_ = true;
+  // Pool 0 is the root's, which is gathered for the whole pass. The blocks rotate through pool 1, or have one
+  // each where they keep their buffers.
+  std::vector<std::unique_ptr<FlatBufferPool>> pools_, grad_pools_;
+  std::vector<size_t> pool_index_, grad_pool_index_;  // by group
 };
 
 }  // namespace flowshard::fsdp

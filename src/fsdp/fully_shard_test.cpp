@@ -63,8 +63,10 @@ at::Tensor sample(int64_t index) {
   return at::sin(at::arange(3, at::kFloat) + static_cast<double>(index)).view({1, 3});
 }
 
-/// The gradients of every group after one step over samples 0..3, without any sharding.
-std::vector<at::Tensor> reference_gradients(int num_blocks) {
+constexpr int kPasses = 2;  // a step
+
+/// The gradients of every group after one step over `num_samples` samples, without any sharding.
+std::vector<at::Tensor> reference_gradients(int num_blocks, int num_samples) {
   TestModel model(num_blocks);
   make_trainable(model);
   std::vector<at::Tensor> result;
@@ -73,7 +75,7 @@ std::vector<at::Tensor> reference_gradients(int num_blocks) {
     fill(*group);
   }
   nn::DirectRunner runner;
-  for (int64_t i = 0; i < 4; ++i) model.forward(sample(i), runner).square().sum().backward();
+  for (int64_t i = 0; i < num_samples; ++i) model.forward(sample(i), runner).square().sum().backward();
   for (const nn::ParameterGroup* group : model.groups()) {
     std::vector<at::Tensor> flat;
     for (const nn::Parameter* parameter : group->parameters) flat.push_back(parameter->grad.flatten());
@@ -82,31 +84,40 @@ std::vector<at::Tensor> reference_gradients(int num_blocks) {
   return result;
 }
 
-void with_ranks(int world, const std::function<void(distributed::ProcessGroup&)>& body) {
-  distributed::run_thread_ranks(world, std::chrono::seconds(30), body);
-}
-
 struct Case {
   int world;
-  Strategy strategy;
-  int num_blocks;
+  int shard_size;
+  bool reshard_after_forward = true;
+  bool no_sync = false;
+  int num_blocks = 3;
 };
+
+void with_ranks(const Case& one, const std::function<void(const ShardContext&)>& body) {
+  distributed::run_thread_ranks(one.world, std::chrono::seconds(30), [&](distributed::ProcessGroup& world) {
+    distributed::DeviceMesh mesh(world, one.shard_size);
+    body({.mesh = mesh,
+          .device = at::kCPU,
+          .reshard_after_forward = one.reshard_after_forward,
+          .no_sync = one.no_sync});
+  });
+}
 
 struct FullyShard : testing::TestWithParam<Case> {};
 
 TEST_P(FullyShard, GradientsOfAllRanksTogetherEqualOneProcess) {
-  const auto [world, strategy, num_blocks] = GetParam();
-  const auto expected = reference_gradients(num_blocks);
-  with_ranks(world, [&, strategy = strategy, num_blocks = num_blocks](distributed::ProcessGroup& ranks) {
-    TestModel model(num_blocks);
+  const Case one = GetParam();
+  const auto expected = reference_gradients(one.num_blocks, kPasses * one.world);
+  with_ranks(one, [&](const ShardContext& context) {
+    const distributed::ProcessGroup& world = context.mesh.world();
+    TestModel model(one.num_blocks);
     make_trainable(model);
-    ShardedState state(model.groups(), {ranks, strategy, {}, at::kCPU});
+    ShardedState state(model.groups(), context);
     state.initialize(fill);
     for (int step = 0; step < 2; ++step) {  // the second step: buffers with old contents
       state.begin_step();
-      for (int64_t i = ranks.rank(); i < 4; i += ranks.world_size()) {  // accumulation: several passes a step
-        state.begin_forward();
-        model.forward(sample(i), state).square().sum().backward();
+      for (int pass = 0; pass < kPasses; ++pass) {
+        state.begin_forward(pass == kPasses - 1);
+        model.forward(sample(world.rank() + pass * world.world_size()), state).square().sum().backward();
         state.end_backward();
       }
       for (size_t g = 0; g < expected.size(); ++g) {
@@ -114,7 +125,7 @@ TEST_P(FullyShard, GradientsOfAllRanksTogetherEqualOneProcess) {
         const at::Tensor padded = at::constant_pad_nd(expected[g], {0, group.padded_numel() - group.numel()});
         const at::Tensor own = padded.narrow(0, group.shard_begin(), group.shard_numel());
         EXPECT_TRUE(at::allclose(group.grad_shard(), own, 1e-5, 1e-6))
-            << "group " << g << " rank " << ranks.rank();
+            << "group " << g << " rank " << world.rank();
       }
     }
     for (const nn::ParameterGroup* group : model.groups()) {
@@ -123,15 +134,28 @@ TEST_P(FullyShard, GradientsOfAllRanksTogetherEqualOneProcess) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, FullyShard,
-                         testing::Values(Case{1, Strategy::kFullShard, 3}, Case{2, Strategy::kFullShard, 3},
-                                         Case{4, Strategy::kFullShard, 1}, Case{2, Strategy::kFullShard, 0},
-                                         Case{1, Strategy::kNoShard, 2}, Case{2, Strategy::kNoShard, 3}));
+INSTANTIATE_TEST_SUITE_P(Full, FullyShard,
+                         testing::Values(Case{1, 1}, Case{2, 2}, Case{3, 3}, Case{5, 5}, Case{7, 7},
+                                         Case{.world = 4, .shard_size = 4, .num_blocks = 1},
+                                         Case{.world = 2, .shard_size = 2, .num_blocks = 0}));
+INSTANTIATE_TEST_SUITE_P(GradOp, FullyShard,
+                         testing::Values(Case{.world = 2, .shard_size = 2, .reshard_after_forward = false},
+                                         Case{.world = 3, .shard_size = 3, .reshard_after_forward = false}));
+INSTANTIATE_TEST_SUITE_P(None, FullyShard, testing::Values(Case{2, 1}, Case{3, 1}));
+INSTANTIATE_TEST_SUITE_P(Hybrid, FullyShard,
+                         testing::Values(Case{4, 2}, Case{6, 3}, Case{6, 2},
+                                         Case{.world = 4, .shard_size = 2, .reshard_after_forward = false}));
+INSTANTIATE_TEST_SUITE_P(
+    NoSync, FullyShard,
+    testing::Values(Case{.world = 2, .shard_size = 2, .no_sync = true},
+                    Case{.world = 4, .shard_size = 2, .no_sync = true},
+                    Case{.world = 3, .shard_size = 3, .reshard_after_forward = false, .no_sync = true},
+                    Case{.world = 2, .shard_size = 1, .no_sync = true}));
 
 TEST(FullyShard, MasterChangesAreSeenByTheNextForward) {
-  with_ranks(2, [&](distributed::ProcessGroup& ranks) {
+  with_ranks({2, 2}, [&](const ShardContext& context) {
     TestModel model(2);
-    ShardedState state(model.groups(), {ranks, Strategy::kFullShard, {}, at::kCPU});
+    ShardedState state(model.groups(), context);
     state.initialize(fill);
     at::NoGradGuard no_grad;
     for (const auto& group : state.groups()) group->master_shard().zero_();
@@ -142,15 +166,15 @@ TEST(FullyShard, MasterChangesAreSeenByTheNextForward) {
 }
 
 TEST(FullyShard, GathersInTheComputePrecision) {
-  with_ranks(2, [&](distributed::ProcessGroup& ranks) {
+  with_ranks({2, 2}, [&](ShardContext context) {
     TestModel model(2);
     make_trainable(model);
-    ShardedState state(model.groups(),
-                       {ranks, Strategy::kFullShard, {.param_dtype = at::kBFloat16}, at::kCPU});
+    context.precision.param_dtype = at::kBFloat16;
+    ShardedState state(model.groups(), context);
     state.initialize(fill);
     state.begin_step();
     state.begin_forward();
-    const at::Tensor y = model.forward(sample(ranks.rank()).to(at::kBFloat16), state);
+    const at::Tensor y = model.forward(sample(context.mesh.world().rank()).to(at::kBFloat16), state);
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);
     y.square().sum().backward();
     state.end_backward();

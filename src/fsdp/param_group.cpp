@@ -12,13 +12,15 @@ ParamGroup::ParamGroup(nn::ParameterGroup& group, const ShardContext& context)
   }
   const int64_t count = context_.shard_count();
   padded_numel_ = (numel_ + count - 1) / count * count;
-  const auto options = at::TensorOptions(at::kFloat).device(context_.device);
-  master_shard_ = at::zeros({shard_numel()}, options);
-  grad_shard_ = at::zeros({shard_numel()}, options);
+  const auto& precision = context_.precision;
+  const bool low_grad = precision.master_dtype == precision.reduce_dtype;
+  const auto options = at::TensorOptions(context_.device);
+  master_shard_ = at::zeros({shard_numel()}, options.dtype(precision.master_dtype));
+  grad_shard_ = at::zeros({shard_numel()}, options.dtype(low_grad ? precision.reduce_dtype : at::kFloat));
 }
 
 void ParamGroup::initialize(const std::function<void(const nn::ParameterGroup&)>& fill) {
-  const at::Tensor flat = at::zeros({padded_numel_}, at::kFloat);
+  const at::Tensor flat = at::zeros({padded_numel_}, at::TensorOptions(at::kFloat).device(context_.device));
   view_parameters(flat);
   fill(group_);
   master_shard_.copy_(flat.narrow(0, shard_begin(), shard_numel()));
@@ -26,9 +28,14 @@ void ParamGroup::initialize(const std::function<void(const nn::ParameterGroup&)>
   is_viewed_ = false;
 }
 
-// One rank, or replicas, that compute in fp32: the master is the gathered buffer.
+// A rank that holds everything and computes in the precision of the master: it is the gathered buffer.
 bool ParamGroup::aliases_master() const {
-  return context_.shard_count() == 1 && context_.precision.param_dtype == at::kFloat;
+  return context_.shard_count() == 1 && context_.precision.param_dtype == context_.precision.master_dtype;
+}
+
+// Likewise: backward writes straight into grad_shard().
+bool ParamGroup::aliases_grad() const {
+  return context_.shard_count() == 1 && context_.precision.reduce_dtype == grad_shard_.scalar_type();
 }
 
 void ParamGroup::view_parameters(const at::Tensor& flat) {
@@ -39,7 +46,10 @@ void ParamGroup::view_parameters(const at::Tensor& flat) {
   is_viewed_ = true;
 }
 
-void ParamGroup::unshard(FlatBufferPool& pool) {
+// [Note: overlap] The side stream waits for what the computation was given before this call, so it does not
+// touch a buffer that an earlier block still uses, nor a master that the optimizer still writes; the block
+// that is queued after this call runs beside it.
+void ParamGroup::unshard(FlatBufferPool& pool, SideStream& stream) {
   if (unsharded_.defined()) return;
   at::NoGradGuard no_grad;
   if (aliases_master()) {
@@ -48,12 +58,16 @@ void ParamGroup::unshard(FlatBufferPool& pool) {
   }
   unsharded_ = pool.take(padded_numel_);
   const at::Tensor own = unsharded_.narrow(0, shard_begin(), shard_numel());
-  own.copy_(master_shard_);
-  if (context_.shard_count() > 1) gathering_ = context_.process_group.all_gather(unsharded_, own);
+  rounded_ = stream.run([&] {
+    own.copy_(master_shard_);
+    if (context_.shard_count() > 1) gathering_ = context_.mesh.shard().all_gather(unsharded_, own);
+  });
 }
 
-void ParamGroup::wait_for_unshard(FlatBufferPool& pool) {
-  unshard(pool);
+void ParamGroup::wait_for_unshard(FlatBufferPool& pool, SideStream& stream) {
+  unshard(pool, stream);
+  SideStream::wait(rounded_);
+  rounded_.reset();
   if (gathering_) {
     gathering_->wait();
     gathering_.reset();
@@ -70,9 +84,14 @@ void ParamGroup::reshard(FlatBufferPool& pool) {
   unsharded_ = at::Tensor();
 }
 
+void ParamGroup::zero_grad() {
+  check(!reducing_, "gradients are not cleared while they are reduced");
+  grad_shard_written_ = false;
+}
+
 void ParamGroup::pre_backward(FlatBufferPool& grad_pool) {
-  if (unsharded_grad_.defined()) return;
-  unsharded_grad_ = grad_pool.take(padded_numel_);
+  if (unsharded_grad_.defined()) return;  // of an earlier pass: this one adds to it
+  unsharded_grad_ = aliases_grad() ? grad_shard_ : grad_pool.take(padded_numel_);
   for (size_t i = 0; i < group_.parameters.size(); ++i) {
     nn::Parameter& parameter = *group_.parameters[i];
     if (!parameter.trainable) continue;
@@ -81,8 +100,14 @@ void ParamGroup::pre_backward(FlatBufferPool& grad_pool) {
   }
 }
 
-void ParamGroup::post_backward() {
+void ParamGroup::post_backward(bool is_last_pass, SideStream& stream) {
   at::NoGradGuard no_grad;
+  if (!is_last_pass && (context_.no_sync || aliases_grad())) return;
+  release_gradients();
+  reduce(stream);
+}
+
+void ParamGroup::release_gradients() {
   for (size_t i = 0; i < group_.parameters.size(); ++i) {
     nn::Parameter& parameter = *group_.parameters[i];
     // The buffer holds another group's old gradients: what backward did not reach is zero.
@@ -91,15 +116,22 @@ void ParamGroup::post_backward() {
     parameter.zero_grad();
   }
   unsharded_grad_.narrow(0, numel_, padded_numel_ - numel_).zero_();
+}
 
-  distributed::ProcessGroup& ranks = context_.process_group;
-  if (context_.shard_count() > 1) {
-    reduced_ = at::empty({shard_numel()}, unsharded_grad_.options());
-    reducing_ = ranks.reduce_scatter_sum(reduced_, unsharded_grad_);
-  } else {
+void ParamGroup::reduce(SideStream& stream) {
+  distributed::ProcessGroup &shard = context_.mesh.shard(), &replicate = context_.mesh.replicate();
+  const bool straight = !grad_shard_written_ && context_.precision.reduce_dtype == grad_shard_.scalar_type();
+  if (!is_sharded()) {
     reduced_ = unsharded_grad_;
-    if (ranks.world_size() > 1) reducing_ = ranks.all_reduce_sum(reduced_);
+  } else {
+    reduced_ = straight ? grad_shard_ : at::empty({shard_numel()}, unsharded_grad_.options());
+    reducing_ = shard.reduce_scatter_sum(reduced_, unsharded_grad_);
   }
+  if (replicate.world_size() == 1) return;
+  stream.run([&] {
+    if (reducing_) reducing_->wait();
+    reducing_ = replicate.all_reduce_sum(reduced_);
+  });
 }
 
 void ParamGroup::wait_for_reduce(FlatBufferPool& grad_pool) {
@@ -107,13 +139,11 @@ void ParamGroup::wait_for_reduce(FlatBufferPool& grad_pool) {
   at::NoGradGuard no_grad;
   if (reducing_) reducing_->wait();
   reducing_.reset();
-  if (grad_shard_written_) {
-    grad_shard_.add_(reduced_);
-  } else {
-    grad_shard_.copy_(reduced_);
-    grad_shard_written_ = true;
+  if (!reduced_.is_same(grad_shard_)) {
+    grad_shard_written_ ? grad_shard_.add_(reduced_) : grad_shard_.copy_(reduced_);
   }
-  grad_pool.give_back(unsharded_grad_);
+  grad_shard_written_ = true;
+  if (!aliases_grad()) grad_pool.give_back(unsharded_grad_);
   reduced_ = unsharded_grad_ = at::Tensor();
 }
 

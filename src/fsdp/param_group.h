@@ -1,8 +1,8 @@
 // One communication unit of fsdp: the parameters of one block (or of the root) as one flat buffer.
-// The rank's shard, a contiguous slice of that buffer, is the fp32 master. Gathering is one all-gather
-// straight into the buffer of which the parameters are views; backward writes gradients straight into a
-// second flat buffer, which the reduce-scatter reads. Nothing is copied in or out. One thread at a time;
-// every rank makes the same calls.
+// The rank's shard, a contiguous slice of that buffer, is the master. Gathering is one all-gather straight
+// into the buffer of which the parameters are views; backward writes gradients straight into a second flat
+// buffer, which the reduce-scatter reads. Nothing is copied in or out. One thread at a time; every rank makes
+// the same calls.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,20 +16,10 @@
 #include "distributed/process_group.h"
 #include "fsdp/flat_buffer_pool.h"
 #include "fsdp/policy.h"
+#include "fsdp/side_stream.h"
 #include "nn/parameter.h"
 
 namespace flowshard::fsdp {
-
-/// What the groups of one model share.
-struct ShardContext {
-  distributed::ProcessGroup& process_group;
-  Strategy strategy;
-  MixedPrecisionPolicy precision;
-  at::Device device;
-
-  int64_t shard_count() const { return strategy == Strategy::kFullShard ? process_group.world_size() : 1; }
-  int64_t shard_index() const { return strategy == Strategy::kFullShard ? process_group.rank() : 0; }
-};
 
 class ParamGroup {
  public:
@@ -46,33 +36,39 @@ class ParamGroup {
   bool is_sharded() const { return context_.shard_count() > 1; }
   int64_t shard_begin() const { return context_.shard_index() * shard_numel(); }
 
-  /// fp32 [shard_numel]: the authority on the parameters.
+  /// [shard_numel], master_dtype: the authority on the parameters.
   const at::Tensor& master_shard() const { return master_shard_; }
-  /// fp32 [shard_numel]: this rank's slice of the sum of gradients over ranks and backward passes.
+  /// [shard_numel]: this rank's slice of the sum of gradients over ranks and backward passes, in fp32; with
+  /// masters and sums in another precision, in that.
   const at::Tensor& grad_shard() const { return grad_shard_; }
-  void zero_grad() { grad_shard_written_ = false; }
+  void zero_grad();
 
-  /// Materializes all parameters in fp32 on the CPU, lets `fill` set their values, and keeps this rank's
+  /// Materializes all parameters in fp32 on the device, lets `fill` set their values, and keeps this rank's
   /// slice.
   void initialize(const std::function<void(const nn::ParameterGroup&)>& fill);
 
-  /// Starts the gathering of parameters; no effect if they are gathered or on their way.
-  void unshard(FlatBufferPool& pool);
+  /// Starts the gathering of parameters; no effect if they are gathered or on their way. On a GPU the
+  /// rounding to param_dtype and the all-gather run beside the computation, on `stream`.
+  void unshard(FlatBufferPool& pool, SideStream& stream);
   /// Returns with every parameter's value set (on a GPU: for work on the current stream).
-  void wait_for_unshard(FlatBufferPool& pool);
+  void wait_for_unshard(FlatBufferPool& pool, SideStream& stream);
   /// Parameters lose their values; the buffer goes back to the pool.
   void reshard(FlatBufferPool& pool);
 
   /// Points every trainable parameter's gradient into a flat buffer.
   void pre_backward(FlatBufferPool& grad_pool);
-  /// All gradients of one backward are written: starts their reduction.
-  void post_backward();
-  /// Adds the reduced gradients to grad_shard() and gives the buffer back. No effect if nothing is reduced.
+  /// All gradients of one backward are written: starts their reduction. Where they can stay as they are until
+  /// the last pass of a step (no_sync, or a rank that holds a whole model), only the last one does.
+  void post_backward(bool is_last_pass, SideStream& stream);
+  /// The reduced gradients are in grad_shard(); the buffer is given back. No effect if nothing is reduced.
   void wait_for_reduce(FlatBufferPool& grad_pool);
 
  private:
   bool aliases_master() const;
+  bool aliases_grad() const;
   void view_parameters(const at::Tensor& flat);
+  void release_gradients();
+  void reduce(SideStream& stream);
 
   nn::ParameterGroup& group_;
   ShardContext context_;
@@ -84,8 +80,9 @@ class ParamGroup {
   at::Tensor unsharded_;  // defined from unshard() to reshard()
   bool is_viewed_ = false;
   std::unique_ptr<distributed::Work> gathering_;
+  StreamPoint rounded_;        // the own slice of unsharded_ is written
   at::Tensor unsharded_grad_;  // defined from pre_backward() to wait_for_reduce()
-  at::Tensor reduced_;
+  at::Tensor reduced_;         // grad_shard_ itself for the first pass of a step
   std::unique_ptr<distributed::Work> reducing_;
 };
 

@@ -3,17 +3,32 @@
 
 #include <ATen/ATen.h>
 
-namespace flowshard::fsdp {
+#include "distributed/device_mesh.h"
 
-enum class Strategy {
-  kFullShard,  // each rank holds 1/world of parameters, gradients and optimizer state; blocks are gathered to
-               // be used
-  kNoShard,    // each rank holds everything; gradients are summed (DDP)
-};
+namespace flowshard::fsdp {
 
 struct MixedPrecisionPolicy {
   at::ScalarType param_dtype = at::kFloat;   // of gathered parameters and activations
   at::ScalarType reduce_dtype = at::kFloat;  // of gradients, in the buffer and in the sum over ranks
+  at::ScalarType master_dtype = at::kFloat;  // of the shards that the optimizer changes
+};
+
+/// What the groups of one model share. PyTorch's strategies are:
+///   full_shard     a mesh of one row
+///   shard_grad_op  the same, not resharded after forward
+///   hybrid_shard   a mesh of several rows
+///   no_shard       a mesh of one column
+struct ShardContext {
+  distributed::DeviceMesh& mesh;
+  at::Device device;
+  MixedPrecisionPolicy precision = {};
+  /// False: blocks stay gathered from their forward to the end of their backward.
+  bool reshard_after_forward = true;
+  /// True: with several passes a step every rank keeps a whole gradient, which the last pass alone reduces.
+  bool no_sync = false;
+
+  int64_t shard_count() const { return mesh.shard().world_size(); }
+  int64_t shard_index() const { return mesh.shard().rank(); }
 };
 
 }  // namespace flowshard::fsdp
