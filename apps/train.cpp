@@ -41,7 +41,7 @@ void add_aliases(CLI::App& train, const std::shared_ptr<TrainOptions>& options) 
             override_key("precision.mode=" + (mode == "no" ? "fp32" : mode), "--mixed_precision");
           },
           "The same as --set precision.mode; no: fp32")
-      ->check(CLI::IsMember({"no", "bf16"}));
+      ->check(CLI::IsMember({"no", "fp16", "bf16"}));
   train.add_option_function<std::string>(
       "--gradient_accumulation_steps",
       [override_key](const std::string& text) {

@@ -33,7 +33,8 @@ class ParamGroup {
   int64_t numel() const { return numel_; }
   int64_t padded_numel() const { return padded_numel_; }
   int64_t shard_numel() const { return padded_numel_ / context_.shard_count(); }
-  bool is_sharded() const { return context_.shard_count() > 1; }
+  int64_t shard_count() const { return context_.shard_count(); }
+  bool is_sharded() const { return shard_count() > 1; }
   int64_t shard_begin() const { return context_.shard_index() * shard_numel(); }
 
   /// [shard_numel], master_dtype: the authority on the parameters.

@@ -4,21 +4,14 @@
 #include "flow_matching/latents.h"
 #include "flow_matching/loss.h"
 #include "flow_matching/schedule.h"
+#include "training/precision.h"
 
 namespace flowshard::training {
-namespace {
-
-at::TensorOptions compute_options(const TrainConfig& config, at::Device device) {
-  return at::TensorOptions(config.precision.mode == Precision::kBf16 ? at::kBFloat16 : at::kFloat)
-      .device(device);
-}
-
-}  // namespace
 
 Objective::Objective(const ModelFolder& folder, const TrainConfig& config, at::Device device)
     : config_(config),
       transformer_(models::FlowTransformerConfig::from_diffusers(folder.part("transformer") / "config.json")),
-      encoder_(folder, config, compute_options(config, device)) {
+      encoder_(folder, config, at::TensorOptions(precision_of(config).buffer_dtype).device(device)) {
   check_shapes();
 }
 
@@ -37,7 +30,7 @@ void Objective::check_shapes() const {
   }
 }
 
-at::Tensor Objective::backward_pass(const dataset::Batch& batch, int64_t global_samples,
+at::Tensor Objective::backward_pass(const dataset::Batch& batch, const StepPass& pass,
                                     fsdp::ShardedState& state, StepPhases& phases) {
   phases.begin(kEncodingPhase);
   const EncodedBatch encoded = encoder_.encode(batch);
@@ -52,7 +45,7 @@ at::Tensor Objective::backward_pass(const dataset::Batch& batch, int64_t global_
   const auto noisy = flow_matching::add_noise(encoded.x0, static_cast<uint64_t>(config_.run.seed), keys,
                                               {config_.flow.timestep_mean, config_.flow.timestep_std, mu});
 
-  state.begin_forward();
+  state.begin_forward(pass.is_last_of_step);
   if (!angles_.cos.defined()) {  // the same for every batch
     const int64_t downsampling = encoder_.autoencoder_config().downsampling();
     angles_ = transformer_.rotary_angles(
@@ -69,9 +62,9 @@ at::Tensor Objective::backward_pass(const dataset::Batch& batch, int64_t global_
                                                         : at::Tensor()},
       state);
   const at::Tensor loss =
-      flow_matching::flow_matching_loss(velocity, noisy.target, global_samples * encoded.x0[0].numel());
+      flow_matching::flow_matching_loss(velocity, noisy.target, pass.global_samples * encoded.x0[0].numel());
   phases.begin("backward pass");
-  loss.backward();
+  loss.backward(at::full_like(loss, pass.loss_scale));
   state.end_backward();
   return loss.detach();
 }

@@ -14,6 +14,13 @@
 
 namespace flowshard::training {
 
+/// What a pass must know of its step.
+struct StepPass {
+  int64_t global_samples = 1;  // of the step, over all ranks and passes
+  double loss_scale = 1;       // factor of the gradients
+  bool is_last_of_step = true;
+};
+
 class Objective {
  public:
   /// Loads the frozen parts; the transformer has no weights yet. Throws ConfigError or CheckpointError if the
@@ -23,9 +30,9 @@ class Objective {
   models::FlowTransformer& transformer() { return transformer_; }
 
   /// Adds the gradients of this batch to those of `state`, which shards the transformer, and returns its part
-  /// of the loss: the sum of squared errors over all of `global_samples` samples of the step, divided by
-  /// their number of elements. Tells `phases` what it is doing.
-  at::Tensor backward_pass(const dataset::Batch& batch, int64_t global_samples, fsdp::ShardedState& state,
+  /// of the loss: the sum of squared errors over all samples of the step, divided by their number of
+  /// elements. Tells `phases` what it is doing.
+  at::Tensor backward_pass(const dataset::Batch& batch, const StepPass& pass, fsdp::ShardedState& state,
                            StepPhases& phases);
 
  private:

@@ -1,16 +1,6 @@
 #include "training/optimizer.h"
 
-#include <cmath>
-
 namespace flowshard::training {
-
-double global_grad_norm(const fsdp::ShardedState& state, distributed::ProcessGroup& ranks) {
-  at::Tensor sum = at::zeros({1}, state.groups()[0]->grad_shard().options().dtype(at::kDouble));
-  for (const auto& group : state.groups())
-    sum.add_(at::linalg_vector_norm(group->grad_shard()).to(at::kDouble).square());
-  if (state.groups()[0]->is_sharded()) ranks.all_reduce_sum(sum)->wait();
-  return std::sqrt(sum.item<double>());
-}
 
 Optimizer::Optimizer(const fsdp::ShardedState& state, const TrainConfig::Optimizer& config, double ema_decay)
     : state_(state), config_(config), ema_decay_(ema_decay) {
@@ -28,7 +18,8 @@ void Optimizer::step(double lr, double grad_scale) {
   for (const auto& group : state_.groups()) {
     masters.push_back(group->master_shard());
     grads.push_back(group->grad_shard());
-    steps.push_back(at::full({}, static_cast<double>(step_count_), group->master_shard().options()));
+    steps.push_back(
+        at::full({}, static_cast<double>(step_count_ - skipped_steps_), group->master_shard().options()));
   }
   if (grad_scale != 1) at::_foreach_mul_(grads, grad_scale);
   at::_fused_adamw_(masters, grads, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/{}, steps, lr, config_.beta1,

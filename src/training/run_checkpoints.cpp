@@ -36,13 +36,14 @@ std::string new_run_id(distributed::ProcessGroup& ranks, at::Device device) {
 
 RunCheckpoints::RunCheckpoints(const TrainConfig& config, const std::filesystem::path& base_model,
                                distributed::ProcessGroup& ranks, const fsdp::ShardedState& state,
-                               Optimizer& optimizer)
+                               Optimizer& optimizer, LossScale& loss_scale)
     : config_(config),
       base_model_(std::filesystem::absolute(base_model)),
       folder_(std::filesystem::path(config.run.output_dir) / "checkpoints"),
       ranks_(ranks),
       state_(state),
-      optimizer_(optimizer) {}
+      optimizer_(optimizer),
+      loss_scale_(loss_scale) {}
 
 at::Device RunCheckpoints::device() const { return state_.groups()[0]->master_shard().device(); }
 
@@ -68,11 +69,13 @@ std::string RunCheckpoints::save(int64_t samples_seen, uint64_t data_fingerprint
                                         .run_id = run_id_,
                                         .config = to_toml(config_),
                                         .model_path = base_model_.string(),
-                                        .extra = {{"data_fingerprint", data_fingerprint}}};
-  const bool sharded = state_.groups()[0]->is_sharded();
+                                        .extra = {{"data_fingerprint", data_fingerprint},
+                                                  {"skipped_steps", optimizer_.skipped_steps()},
+                                                  {"loss_scale", loss_scale_.factor()},
+                                                  {"clean_steps", loss_scale_.clean_steps()}}};
   checkpoint::save_training_checkpoint({.folder = folder_,
                                         .rank = ranks_.rank(),
-                                        .num_shards = sharded ? ranks_.world_size() : 1,
+                                        .num_shards = state_.groups()[0]->shard_count(),
                                         .keep = config_.checkpoint.keep},
                                        groups, state, [this](bool ok) { return agree(ok); });
   return checkpoint::step_folder_name(state.step);
@@ -139,10 +142,12 @@ RunCheckpoints::Position RunCheckpoints::load(const std::filesystem::path& path)
     const bool has_ema = saved.has("ema", group.parameters()[0]->name);
     read(has_ema ? "ema" : "model", optimizer_.ema[i]);
   }
-  optimizer_.set_step_count(saved.state().step);
+  const auto& extra = saved.state().extra;
+  optimizer_.restore_counts(saved.state().step, extra.value("skipped_steps", int64_t{0}));
+  loss_scale_.restore(extra.value("loss_scale", LossScale::kInitial), extra.value("clean_steps", int64_t{0}));
   run_id_ = saved.state().run_id;
   return {.samples_seen = saved.state().samples_seen,
-          .data_fingerprint = saved.state().extra.value("data_fingerprint", uint64_t{0})};
+          .data_fingerprint = extra.value("data_fingerprint", uint64_t{0})};
 }
 
 void RunCheckpoints::require_none() const {

@@ -10,6 +10,7 @@
 #include "checkpoint/group_layout.h"
 #include "distributed/process_group.h"
 #include "fsdp/fully_shard.h"
+#include "training/loss_scale.h"
 #include "training/optimizer.h"
 #include "training/train_config.h"
 
@@ -18,7 +19,8 @@ namespace flowshard::training {
 class RunCheckpoints {
  public:
   RunCheckpoints(const TrainConfig& config, const std::filesystem::path& base_model,
-                 distributed::ProcessGroup& ranks, const fsdp::ShardedState& state, Optimizer& optimizer);
+                 distributed::ProcessGroup& ranks, const fsdp::ShardedState& state, Optimizer& optimizer,
+                 LossScale& loss_scale);
 
   /// Writes the step that the optimizer has reached and returns its name. Returns when it is safe on disk.
   /// Throws CheckpointError on every rank if any rank failed.
@@ -28,9 +30,10 @@ class RunCheckpoints {
     int64_t samples_seen = 0;
     uint64_t data_fingerprint = 0;
   };
-  /// Restores masters, moments, averages and the step count from the newest checkpoint of the run that every
-  /// rank can read, written with any number of ranks. Warns on stderr of newer ones that are damaged. Returns
-  /// where the data stood, or nothing if there is no checkpoint. Throws CheckpointError if none is sound.
+  /// Restores masters, moments, averages, the step counts and the loss scale from the newest checkpoint of
+  /// the run that every rank can read, written with any number of ranks. Warns on stderr of newer ones that
+  /// are damaged. Returns where the data stood, or nothing if there is no checkpoint. Throws CheckpointError
+  /// if none is sound.
   std::optional<Position> load_latest();
 
   /// Throws ConfigError if the output folder holds a checkpoint: a fresh run would mix with it.
@@ -47,6 +50,7 @@ class RunCheckpoints {
   distributed::ProcessGroup& ranks_;
   const fsdp::ShardedState& state_;
   Optimizer& optimizer_;
+  LossScale& loss_scale_;
   std::string run_id_;
 };
 

@@ -55,12 +55,43 @@ void add_step_keys(ConfigSchema& schema, TrainConfig& config) {
   schema.add("train.max_grad_norm", &config.train.max_grad_norm,
              "global gradient norm that larger gradients are scaled down to; 0: no clipping", {.min = 0.0});
 
-  schema.add("parallel.strategy", &config.parallel.strategy,
-             "shard parameters, gradients and optimizer over the ranks, or keep whole copies",
-             {{"full_shard", Strategy::kFullShard}, {"no_shard", Strategy::kNoShard}});
-  schema.add("precision.mode", &config.precision.mode,
-             "type of the forward and backward pass; master weights, reduction and optimizer stay fp32",
-             {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}});
+  schema.add(
+      "train.no_sync", &config.train.no_sync,
+      "add up the gradients of a step's batches on each rank and reduce them once: less communication, "
+      "memory for a whole gradient");
+  schema.add("train.max_skipped_steps", &config.train.max_skipped_steps,
+             "steps in a row whose gradient is not finite, each skipped, after which the run stops",
+             {.min = 1, .max = 1'000'000});
+
+  schema.add(
+      "parallel.strategy", &config.parallel.strategy,
+      "what is shared out over the ranks: all (full_shard), all but the parameters between forward and "
+      "backward (shard_grad_op), nothing (no_shard), all within groups of ranks (hybrid_shard)",
+      {{"full_shard", Strategy::kFullShard},
+       {"shard_grad_op", Strategy::kShardGradOp},
+       {"no_shard", Strategy::kNoShard},
+       {"hybrid_shard", Strategy::kHybridShard}});
+  schema.add("parallel.shard_size", &config.parallel.shard_size,
+             "ranks of a group of hybrid_shard, which together hold one model; 0: those of a host",
+             {.min = 0, .max = 65'536});
+
+  const std::vector<std::pair<std::string, Dtype>> dtypes = {
+      {"auto", Dtype::kAuto}, {"fp32", Dtype::kFp32}, {"bf16", Dtype::kBf16}, {"fp16", Dtype::kFp16}};
+  schema.add(
+      "precision.mode", &config.precision.mode,
+      "bf16, fp16 (with a loss scale): of the forward and backward pass, all else fp32; bf16_pure: also the "
+      "weights that the optimizer changes, rounded stochastically",
+      {{"fp32", Precision::kFp32},
+       {"bf16", Precision::kBf16},
+       {"fp16", Precision::kFp16},
+       {"bf16_pure", Precision::kBf16Pure}});
+  schema.add("precision.param_dtype", &config.precision.param_dtype,
+             "type of gathered parameters and activations; auto: that of precision.mode", dtypes);
+  schema.add("precision.reduce_dtype", &config.precision.reduce_dtype,
+             "type of gradients and of their sum over the ranks; auto: fp32, with bf16_pure bf16", dtypes);
+  schema.add("precision.buffer_dtype", &config.precision.buffer_dtype,
+             "type of the frozen encoders and of the embeddings they make; auto: fp32 with fp32, else bf16",
+             dtypes);
 }
 
 void add_flow_keys(ConfigSchema& schema, TrainConfig& config) {

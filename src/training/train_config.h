@@ -14,8 +14,9 @@ namespace flowshard::training {
 
 enum class Device { kCpu, kCuda };
 enum class Initialization { kPretrained, kRandom };
-enum class Strategy { kFullShard, kNoShard };
-enum class Precision { kFp32, kBf16 };
+enum class Strategy { kFullShard, kShardGradOp, kNoShard, kHybridShard };
+enum class Precision { kFp32, kBf16, kFp16, kBf16Pure };
+enum class Dtype { kAuto, kFp32, kBf16, kFp16 };
 enum class Shift { kNone, kResolution };
 enum class Decay { kConstant, kLinear, kCosine };
 
@@ -53,14 +54,20 @@ struct TrainConfig {
     int64_t batch_size = 1;  // of one rank and one accumulation step
     int64_t gradient_accumulation_steps = 1;
     double max_grad_norm = 1.0;  // 0: no clipping
+    bool no_sync = false;
+    int64_t max_skipped_steps = 10;
   } train;
 
   struct Parallel {
     Strategy strategy = Strategy::kFullShard;
+    int64_t shard_size = 0;  // 0: the ranks of a host
   } parallel;
 
   struct PrecisionMode {
     Precision mode = Precision::kFp32;
+    Dtype param_dtype = Dtype::kAuto;
+    Dtype reduce_dtype = Dtype::kAuto;
+    Dtype buffer_dtype = Dtype::kAuto;
   } precision;
 
   struct Flow {

@@ -78,7 +78,7 @@ TEST(TrainConfig, ImpossibleValuesNameTheRange) {
                                 "run.seed=-1",
                                 "distributed.timeout_seconds=0",
                                 "parallel.strategy=fsdp",
-                                "precision.mode=fp16",
+                                "precision.mode=fp64",
                                 "run.device=tpu",
                                 "flow.shift=true",
                                 "data.cache_in_memory=1",

@@ -21,9 +21,12 @@
 #include "storage/writable_folder.h"
 #include "telemetry/metrics_writer.h"
 #include "telemetry/progress_reporter.h"
+#include "training/gradient_norm.h"
 #include "training/learning_rate.h"
+#include "training/loss_scale.h"
 #include "training/objective.h"
 #include "training/optimizer.h"
+#include "training/precision.h"
 #include "training/run_checkpoints.h"
 #include "training/step_phases.h"
 #include "training/stop_request.h"
@@ -37,14 +40,26 @@ at::Device device_of(const TrainConfig& config, const distributed::Environment& 
   return {at::kCUDA, static_cast<at::DeviceIndex>(environment.local_rank)};
 }
 
-fsdp::ShardContext shard_context(const TrainConfig& config, distributed::ProcessGroup& ranks,
+/// How many ranks hold one model together.
+int shard_size(const TrainConfig& config, const distributed::Environment& environment) {
+  switch (config.parallel.strategy) {
+    case Strategy::kNoShard:
+      return 1;
+    case Strategy::kHybridShard:
+      return config.parallel.shard_size > 0 ? static_cast<int>(config.parallel.shard_size)
+                                            : environment.local_world_size;
+    default:
+      return environment.world_size;
+  }
+}
+
+fsdp::ShardContext shard_context(const TrainConfig& config, distributed::DeviceMesh& mesh,
                                  at::Device device) {
-  const bool full_shard = config.parallel.strategy == Strategy::kFullShard;
-  return {
-      .process_group = ranks,
-      .strategy = full_shard ? fsdp::Strategy::kFullShard : fsdp::Strategy::kNoShard,
-      .precision = {.param_dtype = config.precision.mode == Precision::kBf16 ? at::kBFloat16 : at::kFloat},
-      .device = device};
+  return {.mesh = mesh,
+          .device = device,
+          .precision = precision_of(config).shards,
+          .reshard_after_forward = config.parallel.strategy != Strategy::kShardGradOp,
+          .no_sync = config.train.no_sync};
 }
 
 dataset::DatasetOptions dataset_options(const TrainConfig& config,
@@ -73,10 +88,13 @@ class Trainer {
         weights_(check_input()),
         ranks_(distributed::ProcessGroup::create(environment, device_,
                                                  std::chrono::seconds(config.distributed.timeout_seconds))),
-        state_((make_trainable(), transformer().groups()), shard_context(config, *ranks_, device_)) {
+        mesh_(*ranks_, shard_size(config, environment)),
+        state_((make_trainable(), transformer().groups()), shard_context(config, mesh_, device_)),
+        loss_scale_(precision_of(config).needs_loss_scale()) {
     initialize_weights();
     optimizer_ = std::make_unique<Optimizer>(state_, config.optimizer, config.ema.decay);
-    checkpoints_ = std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, state_, *optimizer_);
+    checkpoints_ =
+        std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, state_, *optimizer_, loss_scale_);
     start_data(resume);
   }
 
@@ -92,8 +110,10 @@ class Trainer {
   void start_data(Resume resume);
   dataset::Batch next_batch();
   void warn_of_bad_samples();
-  void require_finite(double loss, double grad_norm) const;
+  void update(double grad_norm);
+  void skip_step(double loss, double grad_norm);
   telemetry::StepRecord step();
+  telemetry::StepRecord record(double loss, double grad_norm) const;
   void save(telemetry::ProgressReporter* progress);
   void train_to_end_or_signal(telemetry::MetricsWriter* metrics, telemetry::ProgressReporter* progress);
 
@@ -104,7 +124,9 @@ class Trainer {
   Objective objective_;
   std::optional<TransformerFiles> weights_;  // that a pretrained transformer starts from, until it has
   std::unique_ptr<distributed::ProcessGroup> ranks_;
+  distributed::DeviceMesh mesh_;
   fsdp::ShardedState state_;
+  LossScale loss_scale_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<dataset::BatchLoader> loader_;
@@ -112,6 +134,7 @@ class Trainer {
   int64_t samples_seen_ = 0;  // by all ranks
   int64_t saved_step_ = -1;   // of the newest checkpoint
   size_t num_problems_named_ = 0;
+  int64_t skipped_in_a_row_ = 0;
   int stop_signal_ = 0;  // not 0 on any rank once it is not 0 on one
 };
 
@@ -177,15 +200,41 @@ dataset::Batch Trainer::next_batch() {
   return batch;
 }
 
-// Every rank holds the same two numbers, so all of them stop here, before the weights are touched.
-void Trainer::require_finite(double loss, double grad_norm) const {
-  if (std::isfinite(loss) && std::isfinite(grad_norm)) return;
-  throw DataError(
-      "the loss is {} and the gradient norm {}: training has diverged, and nothing of this step is kept; go "
-      "on "
-      "from the last checkpoint with a lower optimizer.lr (it is {}), a longer schedule.warmup_steps or a "
-      "smaller train.max_grad_norm",
-      loss, grad_norm, learning_rate(config_, optimizer_->step_count() + 1));
+void Trainer::update(double grad_norm) {
+  skipped_in_a_row_ = 0;
+  const double max_norm = config_.train.max_grad_norm;
+  const double clipping = max_norm > 0 && grad_norm > max_norm ? max_norm / (grad_norm + 1e-6) : 1.0;
+  optimizer_->step(learning_rate(config_, optimizer_->step_count() + 1), clipping / loss_scale_.factor());
+  loss_scale_.step_was_clean();
+}
+
+// Every rank holds the same two numbers, so all of them skip, or stop, together.
+void Trainer::skip_step(double loss, double grad_norm) {
+  optimizer_->skip_step();
+  const double factor = loss_scale_.factor();
+  const std::string name = first_non_finite(state_, mesh_);
+  const std::string what = name.empty() ? fmt::format("the loss is {}", loss)
+                                        : fmt::format("the gradient of {} is not finite", name);
+  if (loss_scale_.back_off()) {
+    if (environment_.rank == 0) {
+      print_line("flowshard train: step {} skipped: {} with a loss scale of {}, which is halved",
+                 optimizer_->step_count(), what, factor);
+    }
+    return;
+  }
+  if (++skipped_in_a_row_ >= config_.train.max_skipped_steps) {
+    throw DataError(
+        "{} steps in a row were skipped; in this one {} (loss {}, gradient norm {}): training has diverged, "
+        "and "
+        "nothing of these steps is kept; go on from the last checkpoint with a lower optimizer.lr (it is "
+        "{}), a "
+        "longer schedule.warmup_steps or a smaller train.max_grad_norm",
+        skipped_in_a_row_, what, loss, grad_norm, learning_rate(config_, optimizer_->step_count()));
+  }
+  if (environment_.rank == 0) {
+    print_line("flowshard train: warning: step {} skipped: {} (loss {}, gradient norm {}); {} skipped so far",
+               optimizer_->step_count(), what, loss, grad_norm, optimizer_->skipped_steps());
+  }
 }
 
 telemetry::StepRecord Trainer::step() {
@@ -194,7 +243,11 @@ telemetry::StepRecord Trainer::step() {
   state_.begin_step();
   at::Tensor loss = at::zeros({1}, at::TensorOptions(at::kFloat).device(device_));
   for (int64_t pass = 0; pass < passes; ++pass) {
-    loss.add_(objective_.backward_pass(next_batch(), global_samples, state_, phases_));
+    loss.add_(objective_.backward_pass(next_batch(),
+                                       {.global_samples = global_samples,
+                                        .loss_scale = loss_scale_.factor(),
+                                        .is_last_of_step = pass == passes - 1},
+                                       state_, phases_));
   }
   phases_.begin("gradient norm");
   // One collective for both: ranks must agree on the step to stop at.
@@ -203,22 +256,28 @@ telemetry::StepRecord Trainer::step() {
   ranks_->all_reduce_sum(sums)->wait();
   const float mean_loss = sums[0].item<float>();
   if (sums[1].item<float>() > 0) stop_signal_ = own_signal != 0 ? own_signal : SIGTERM;
-  const double grad_norm = global_grad_norm(state_, *ranks_);
-  require_finite(mean_loss, grad_norm);
-  const double max_norm = config_.train.max_grad_norm;
-  const double scale = max_norm > 0 && grad_norm > max_norm ? max_norm / (grad_norm + 1e-6) : 1.0;
-  const double lr = learning_rate(config_, optimizer_->step_count() + 1);
+  const double grad_norm = global_grad_norm(state_, mesh_) / loss_scale_.factor();
   phases_.begin("optimizer step");
-  optimizer_->step(lr, scale);
+  if (std::isfinite(mean_loss) && std::isfinite(grad_norm)) {
+    update(grad_norm);
+  } else {
+    skip_step(mean_loss, grad_norm);
+  }
   samples_seen_ += global_samples;
+  return record(mean_loss, grad_norm);
+}
+
+telemetry::StepRecord Trainer::record(double loss, double grad_norm) const {
   return {.step = optimizer_->step_count(),
           .samples_seen = samples_seen_,
-          .loss = mean_loss,
+          .loss = loss,
           .grad_norm = grad_norm,
-          .lr = lr,
+          .lr = learning_rate(config_, optimizer_->step_count()),
           .step_seconds = phases_.step_seconds(),
           .extras = {{"data_seconds", phases_.seconds(kLoadingPhase)},
-                     {"encode_seconds", phases_.seconds(kEncodingPhase)}}};
+                     {"encode_seconds", phases_.seconds(kEncodingPhase)},
+                     {"skipped_steps", static_cast<double>(optimizer_->skipped_steps())},
+                     {"loss_scale", loss_scale_.factor()}}};
 }
 
 int Trainer::run() {

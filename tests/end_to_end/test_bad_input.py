@@ -74,7 +74,7 @@ MISTAKES = {
     "no assignment": (VALID, ["--set", "train.steps"], ["--set train.steps: write section.key=value"]),
     "malformed list": (VALID, ["--set", "data.shards=['a"], ["the value is not valid TOML"]),
     "assignment of a section": (VALID, ["--set", "train=5"], ["train is a section and takes no value"]),
-    "unknown precision": (VALID, ["--mixed_precision=fp16"], ["--mixed_precision", "no,bf16"]),
+    "unknown precision": (VALID, ["--mixed_precision=fp8"], ["--mixed_precision", "no,fp16,bf16"]),
     "accumulation of 0": (VALID, ["--gradient_accumulation_steps=0"],
                           ["--gradient_accumulation_steps: train.gradient_accumulation_steps is the integer 0"]),
     "accumulation of a word": (VALID, ["--gradient_accumulation_steps=four"], ['is the string "four"']),

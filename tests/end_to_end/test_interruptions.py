@@ -172,7 +172,7 @@ def test_divergence_ends_before_the_weights_are_spoilt(flowshard, tiny_run):
     last = result.stderr.splitlines()[-1]
     assert "error: step " in last and "diverged" in last and "optimizer.lr" in last
     assert files_below(tiny_run / "out/checkpoints") == before
-    assert all(record["loss"] is not None for record in metrics(tiny_run / "out/metrics.jsonl"))
+    assert metrics(tiny_run / "out/metrics.jsonl")[-1]["skipped_steps"] >= 9
 
 
 def limit_files(size_bytes):
