@@ -19,7 +19,8 @@ class BlockRunner {
 
   /// Returns block(inputs). While `block` runs, and again while its backward runs, every parameter of `group`
   /// is materialized; outside it may not be. The block reads no differentiable tensor that is not in
-  /// `inputs`.
+  /// `inputs`. With gradients enabled `block` may be copied and called again until backward ends: what it
+  /// refers to must live as long.
   virtual Tensors run(const ParameterGroup& group, const BlockFunction& block, const Tensors& inputs) = 0;
 };
 

@@ -31,12 +31,14 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   // [Note: handles] The handles are inputs only so that autograd records the node; backward returns nothing
   // for them.
   static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight_handle,
-                          const Variable& bias_handle, int64_t weight_slot, int64_t bias_slot) {
+                          const Variable& bias_handle, int64_t weight_slot, int64_t bias_slot,
+                          const Recipe& x_recipe) {
     (void)weight_handle, (void)bias_handle;
     const auto* weight = reinterpret_cast<Parameter*>(weight_slot);
     const auto* bias = reinterpret_cast<Parameter*>(bias_slot);
     // A frozen weight needs no input in backward.
-    context->save_for_backward({weight->trainable ? x : Variable()});
+    if (weight->trainable) context->save_for_backward(x_recipe.make ? x_recipe.inputs : variable_list{x});
+    context->saved_data["make_x"] = reinterpret_cast<int64_t>(x_recipe.make);
     context->saved_data["weight"] = weight_slot;
     context->saved_data["bias"] = bias_slot;
     context->saved_data["x_needs_grad"] = x.requires_grad();
@@ -48,8 +50,8 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     auto* bias = reinterpret_cast<Parameter*>(context->saved_data["bias"].toInt());
     const at::Tensor grad_output = grad_outputs[0].reshape({-1, weight->shape[0]});
     if (weight->trainable) {
-      const at::Tensor x = context->get_saved_variables()[0].reshape({-1, weight->shape[1]});
-      write_weight_grad(*weight, grad_output, x);
+      const at::Tensor x = saved_input(context);
+      write_weight_grad(*weight, grad_output, x.reshape({-1, weight->shape[1]}));
     }
     if (bias && bias->trainable) bias->accumulate_grad(grad_output.sum(0));
     at::Tensor grad_x;
@@ -58,7 +60,14 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       shape.back() = weight->shape[1];
       grad_x = at::mm(grad_output, weight->value).view(shape);
     }
-    return {grad_x, Variable(), Variable(), Variable(), Variable()};
+    return {grad_x, Variable(), Variable(), Variable(), Variable(), Variable()};
+  }
+
+  static at::Tensor saved_input(AutogradContext* context) {
+    const at::NoGradGuard no_grad;
+    const variable_list saved = context->get_saved_variables();
+    const int64_t make = context->saved_data["make_x"].toInt();
+    return make == 0 ? saved[0] : reinterpret_cast<decltype(Recipe::make)>(make)(saved);
   }
 };
 
@@ -97,13 +106,22 @@ at::Tensor linear_without_grad(const at::Tensor& x, const Parameter& weight, con
   return y;
 }
 
-}  // namespace
-
-at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
+/// `x_recipe`: kept in place of x, unless empty.
+at::Tensor linear_keeping(const at::Tensor& x, const Recipe& x_recipe, Parameter& weight, Parameter* bias) {
   if (!at::GradMode::is_enabled()) return linear_without_grad(x, weight, bias);
   check(weight.low_rank.empty(), "low-rank terms are for inference: gradients must be off");
   return LinearFunction::apply(x, weight.autograd_handle(), bias ? bias->autograd_handle() : at::Tensor(),
-                               reinterpret_cast<int64_t>(&weight), reinterpret_cast<int64_t>(bias));
+                               reinterpret_cast<int64_t>(&weight), reinterpret_cast<int64_t>(bias), x_recipe);
+}
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
+  return linear_keeping(x, {}, weight, bias);
+}
+
+at::Tensor linear(const Recipe& recipe, Parameter& weight, Parameter* bias) {
+  return linear_keeping(recipe(), weight.recompute_input ? recipe : Recipe{}, weight, bias);
 }
 
 at::Tensor use_copy(Parameter& parameter) {

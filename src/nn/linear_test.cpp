@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "nn/kept_bytes.h"
+
 namespace flowshard::nn {
 namespace {
 
@@ -79,6 +81,25 @@ TEST_F(LinearTest, FrozenWeightGetsNoGradient) {
   layer.forward(x).sum().backward();
   EXPECT_FALSE(layer.weight.grad.defined());
   EXPECT_TRUE(x.grad().defined());
+}
+
+TEST_F(LinearTest, ARecipeIsKeptInPlaceOfItsResult) {
+  const auto run = [&](bool recompute) {
+    layer.weight.recompute_input = recompute;
+    layer.weight.grad = layer.bias->grad = at::Tensor();
+    const at::Tensor x = at::arange(12, at::kDouble).view({4, 3}).set_requires_grad(true);
+    const Recipe half{[](const std::vector<at::Tensor>& in) { return in[0] * 0.5; }, {x}};
+    const KeptBytes kept;
+    const at::Tensor y = layer.forward(half);
+    const int64_t bytes = kept.bytes();
+    y.square().sum().backward();
+    return std::tuple{bytes, x.grad(), layer.weight.grad};
+  };
+  const auto [bytes, grad_x, grad_weight] = run(false);
+  const auto [recomputed_bytes, recomputed_grad_x, recomputed_grad_weight] = run(true);
+  EXPECT_EQ(bytes - recomputed_bytes, 4 * 3 * 8);
+  EXPECT_TRUE(at::equal(recomputed_grad_x, grad_x));
+  EXPECT_TRUE(at::equal(recomputed_grad_weight, grad_weight));
 }
 
 TEST(UseCopy, GradientGoesToTheSlot) {

@@ -38,6 +38,10 @@ class Parameter {
   /// Whether backward computes a gradient for this parameter.
   bool trainable = false;
 
+  /// For a linear's weight: whether an input that is given as a recipe is computed again in backward instead
+  /// of kept (nn/linear.h).
+  bool recompute_input = false;
+
   /// What adapters add to the product with this weight, in this order; read by linear().
   std::vector<LowRankTerm> low_rank;
 

@@ -4,6 +4,7 @@
 #include "flow_matching/latents.h"
 #include "flow_matching/loss.h"
 #include "flow_matching/schedule.h"
+#include "training/activation_checkpointer.h"
 #include "training/precision.h"
 
 namespace flowshard::training {
@@ -52,6 +53,7 @@ at::Tensor Objective::backward_pass(const dataset::Batch& batch, const StepPass&
         flow_matching::image_ids(config_.data.height / downsampling, config_.data.width / downsampling),
         encoded.txt.size(1));
   }
+  ActivationCheckpointer runner(config_.memory.activation_checkpointing, transformer_.groups(), state);
   const at::Tensor velocity = transformer_.forward(
       {.img = noisy.x_t,
        .txt = encoded.txt,
@@ -60,7 +62,7 @@ at::Tensor Objective::backward_pass(const dataset::Batch& batch, const StepPass&
        .y = encoded.y,
        .guidance = transformer_.config().guidance_embed ? at::full_like(noisy.t, config_.flow.guidance)
                                                         : at::Tensor()},
-      state);
+      runner);
   const at::Tensor loss =
       flow_matching::flow_matching_loss(velocity, noisy.target, pass.global_samples * encoded.x0[0].numel());
   phases.begin("backward pass");

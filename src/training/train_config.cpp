@@ -92,6 +92,12 @@ void add_step_keys(ConfigSchema& schema, TrainConfig& config) {
   schema.add("precision.buffer_dtype", &config.precision.buffer_dtype,
              "type of the frozen encoders and of the embeddings they make; auto: fp32 with fp32, else bf16",
              dtypes);
+
+  schema.add("memory.activation_checkpointing", &config.memory.activation_checkpointing,
+             "what backward computes again instead of keeping it: nothing, norms and GELUs, or whole blocks",
+             {{"none", ActivationCheckpointing::kNone},
+              {"selective", ActivationCheckpointing::kSelective},
+              {"full", ActivationCheckpointing::kFull}});
 }
 
 void add_flow_keys(ConfigSchema& schema, TrainConfig& config) {

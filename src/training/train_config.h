@@ -17,6 +17,7 @@ enum class Initialization { kPretrained, kRandom };
 enum class Strategy { kFullShard, kShardGradOp, kNoShard, kHybridShard };
 enum class Precision { kFp32, kBf16, kFp16, kBf16Pure };
 enum class Dtype { kAuto, kFp32, kBf16, kFp16 };
+enum class ActivationCheckpointing { kNone, kSelective, kFull };
 enum class Shift { kNone, kResolution };
 enum class Decay { kConstant, kLinear, kCosine };
 
@@ -69,6 +70,10 @@ struct TrainConfig {
     Dtype reduce_dtype = Dtype::kAuto;
     Dtype buffer_dtype = Dtype::kAuto;
   } precision;
+
+  struct Memory {
+    ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::kNone;
+  } memory;
 
   struct Flow {
     double timestep_mean = 0.0;

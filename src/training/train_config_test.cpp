@@ -81,6 +81,7 @@ TEST(TrainConfig, ImpossibleValuesNameTheRange) {
                                 "precision.mode=fp64",
                                 "run.device=tpu",
                                 "flow.shift=true",
+                                "memory.activation_checkpointing=true",
                                 "data.cache_in_memory=1",
                                 "run.output_dir=\"\"",
                                 "lora.rank=4"}) {

@@ -16,11 +16,21 @@ at::Tensor merge_heads(const at::Tensor& attention) {
   return attention.transpose(1, 2).flatten(2);
 }  // -> [B, L, D]
 
-/// gelu(linear(x)). Without gradients and adapters one kernel.
-at::Tensor linear_gelu(nn::Linear& linear, const at::Tensor& x) {
-  if (at::GradMode::is_enabled() || !linear.weight.low_rank.empty())
-    return at::gelu(linear.forward(x), "tanh");
-  return kernels::linear_gelu(x, linear.weight.value, linear.bias->value);
+nn::Recipe norm_recipe(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale) {
+  return {[](const nn::Tensors& in) { return kernels::layer_norm_modulate(in[0], in[1], in[2]); },
+          {x, shift, scale}};
+}
+
+nn::Recipe gelu_recipe(const at::Tensor& x) {
+  return {[](const nn::Tensors& in) { return at::gelu(in[0], "tanh"); }, {x}};
+}
+
+/// mlp_2(gelu(mlp_0(x))). Without gradients and adapters the GELU is a part of the product.
+at::Tensor mlp(DoubleStream& stream, const nn::Recipe& x) {
+  nn::Linear& first = stream.mlp_0;
+  if (at::GradMode::is_enabled() || !first.weight.low_rank.empty())
+    return stream.mlp_2.forward(gelu_recipe(first.forward(x)));
+  return stream.mlp_2.forward(kernels::linear_gelu(x(), first.weight.value, first.bias->value));
 }
 
 kernels::QkvStream stream_of(const at::Tensor& qkv, QKNorm& norm, int64_t num_heads) {
@@ -82,8 +92,8 @@ nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
   const auto mod = inputs[2].chunk(12, -1);
   const std::span img_mod(mod.begin(), 6), txt_mod(mod.begin() + 6, 6);
 
-  const at::Tensor img_qkv = img_.qkv.forward(kernels::layer_norm_modulate(img, img_mod[0], img_mod[1]));
-  const at::Tensor txt_qkv = txt_.qkv.forward(kernels::layer_norm_modulate(txt, txt_mod[0], txt_mod[1]));
+  const at::Tensor img_qkv = img_.qkv.forward(norm_recipe(img, img_mod[0], img_mod[1]));
+  const at::Tensor txt_qkv = txt_.qkv.forward(norm_recipe(txt, txt_mod[0], txt_mod[1]));
   const auto joint = kernels::qk_norm_rope(
       {stream_of(txt_qkv, txt_.norm, num_heads_), stream_of(img_qkv, img_.norm, num_heads_)}, angles.cos,
       angles.sin);
@@ -95,8 +105,7 @@ nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
   const auto rest = [](DoubleStream& stream, std::span<const at::Tensor> mod, const at::Tensor& x,
                        const at::Tensor& attention) {
     const at::Tensor y = kernels::gate_residual(x, stream.proj.forward(attention), mod[2]);
-    const at::Tensor hidden = linear_gelu(stream.mlp_0, kernels::layer_norm_modulate(y, mod[3], mod[4]));
-    return kernels::gate_residual(y, stream.mlp_2.forward(hidden), mod[5]);
+    return kernels::gate_residual(y, mlp(stream, norm_recipe(y, mod[3], mod[4])), mod[5]);
   };
   return {rest(img_, img_mod, img, attention[1]), rest(txt_, txt_mod, txt, attention[0])};
 }
@@ -114,10 +123,11 @@ SingleStreamBlock::SingleStreamBlock(const std::string& name, const FlowTransfor
 nn::Tensors SingleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAngles& angles) {
   const at::Tensor& x = inputs[0];
   const auto mod = inputs[1].chunk(3, -1);
-  const at::Tensor y = kernels::layer_norm_modulate(x, mod[0], mod[1]);
+  const nn::Recipe y = norm_recipe(x, mod[0], mod[1]);
   const bool fused = !at::GradMode::is_enabled() && linear1_.weight.low_rank.empty();
-  const at::Tensor hidden = fused ? attention_and_mlp(y, angles) : attention_and_mlp_by_parts(y, angles);
-  return {kernels::gate_residual(x, linear2_.forward(hidden), mod[2])};
+  const at::Tensor out = fused ? linear2_.forward(attention_and_mlp(y(), angles))
+                               : linear2_.forward(attention_and_mlp_by_parts(y, angles));
+  return {kernels::gate_residual(x, out, mod[2])};
 }
 
 at::Tensor SingleStreamBlock::attend(const at::Tensor& qkv, const RotaryAngles& angles) {
@@ -125,10 +135,13 @@ at::Tensor SingleStreamBlock::attend(const at::Tensor& qkv, const RotaryAngles& 
   return merge_heads(kernels::attention(joint.q, joint.k, joint.v));
 }
 
-at::Tensor SingleStreamBlock::attention_and_mlp_by_parts(const at::Tensor& y, const RotaryAngles& angles) {
+nn::Recipe SingleStreamBlock::attention_and_mlp_by_parts(const nn::Recipe& y, const RotaryAngles& angles) {
   // [Note: split]
   const auto parts = linear1_.forward(y).split_with_sizes({3 * hidden_size_, mlp_hidden_dim_}, -1);
-  return at::cat({attend(parts[0], angles), at::gelu(parts[1], "tanh")}, -1);
+  return {[](const nn::Tensors& in) {
+            return at::cat({in[0], at::gelu(in[1], "tanh")}, -1);
+          },
+          {attend(parts[0], angles), parts[1]}};
 }
 
 at::Tensor SingleStreamBlock::attention_and_mlp(const at::Tensor& y, const RotaryAngles& angles) {

@@ -92,7 +92,7 @@ class SingleStreamBlock {
   /// y [B, L, D] -> [B, L, D + MLP], what linear2 reads: without gradients written in place by the products,
   /// otherwise (and with adapters on linear1) cut and joined.
   at::Tensor attention_and_mlp(const at::Tensor& y, const RotaryAngles& angles);
-  at::Tensor attention_and_mlp_by_parts(const at::Tensor& y, const RotaryAngles& angles);
+  nn::Recipe attention_and_mlp_by_parts(const nn::Recipe& y, const RotaryAngles& angles);
 
   int64_t num_heads_, hidden_size_, mlp_hidden_dim_;
   nn::Linear modulation_, linear1_, linear2_;

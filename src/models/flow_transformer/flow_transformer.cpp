@@ -84,9 +84,10 @@ at::Tensor FlowTransformer::forward(const FlowTransformerInput& input, nn::Block
 
   const auto run = [&](auto& block, nn::Tensors inputs) {
     inputs.push_back(condition());
-    const auto function = [&](nn::Tensors tensors) {
-      if (!has_modulations) tensors.back() = block->modulation(tensors.back());
-      return block->forward(tensors, input.angles);
+    // Holds all it needs: backward may call it again.
+    const auto function = [&block = *block, has_modulations, angles = input.angles](nn::Tensors tensors) {
+      if (!has_modulations) tensors.back() = block.modulation(tensors.back());
+      return block.forward(tensors, angles);
     };
     return runner.run(block->group, function, inputs);
   };
