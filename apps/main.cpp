@@ -82,6 +82,7 @@ int main(int argc, char** argv) {
   flowshard::apps::add_generate(app);
   flowshard::apps::add_inspect(app);
   flowshard::apps::add_launch(app, flowshard::apps::take_command_of_ranks(argc, argv));
+  flowshard::apps::add_plan(app);
   flowshard::apps::add_train(app);
   try {
     app.parse(argc, argv);

@@ -19,6 +19,7 @@ void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_launch(CLI::App& app, const std::vector<std::string>& command_of_ranks);
+void add_plan(CLI::App& app);
 void add_train(CLI::App& app);
 
 /// Of `flowshard launch OPTIONS -- COMMAND...`: cuts off -- and COMMAND, which are not this process's to

@@ -1,0 +1,173 @@
+#include "training/memory_estimate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "training/value_bytes.h"
+
+namespace flowshard::training {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
+
+// Measured; everything else is counted.
+constexpr int64_t kContextBytes = 600 * kMiB;        // CUDA, its libraries' code
+constexpr int64_t kCollectivesBytes = 400 * kMiB;    // NCCL's channels to the other ranks
+constexpr int64_t kWorkspaceBytes = 256 * kMiB;      // of cuBLAS and cuDNN
+constexpr double kBackwardMultiples = 21;            // of D values a token: gradients inside one block
+constexpr double kOutsideBlocksMultiples = 4;        // ... what the layers before and after the blocks keep
+constexpr double kEncodingCopies = 4;                // pictures at full resolution while one is encoded
+constexpr int64_t kHostProcessBytes = 2 * kGiB;      // of a rank: program, libraries, text
+constexpr int64_t kDecodedPictureBytes = 64 * kMiB;  // of each decoding thread
+constexpr int64_t kPrefetchedBatches = 2;
+
+// docs/memory.md: what a block keeps, in multiples of D values a token; M is the width of the MLP over D.
+struct KeptMultiples {
+  double double_block, single_block;
+};
+
+KeptMultiples kept_multiples(ActivationCheckpointing mode, double m) {
+  switch (mode) {
+    case ActivationCheckpointing::kFull:
+      return {1, 1};
+    case ActivationCheckpointing::kSelective:
+      return {11 + m, 9 + m};
+    case ActivationCheckpointing::kNone:
+      break;
+  }
+  return {13 + 2 * m, 11 + 2 * m};
+}
+
+double as_double(int64_t value) { return static_cast<double>(value); }
+int64_t rounded(double value) { return static_cast<int64_t>(value); }
+int64_t divided(int64_t value, int64_t parts) { return (value + parts - 1) / parts; }
+
+/// What a checkpoint holds: parameters, moments and averages.
+int64_t state_bytes(const TrainConfig& config, const ModelSizes& model) {
+  const ValueBytes value = value_bytes(config);
+  return rounded(as_double(model.transformer()) * (value.master + value.moments + value.average));
+}
+
+/// The parts that fsdp holds: shards, gathered parameters, gradients.
+void add_shards(MemoryEstimate& estimate, const TrainConfig& config, const ModelSizes& model,
+                const JobSize& job) {
+  const ValueBytes value = value_bytes(config);
+  const int64_t shards = shard_count(config, job), all = model.transformer();
+  const auto add = [&](const char* name, int64_t values, double bytes) {
+    if (values > 0 && bytes > 0) estimate.resident.push_back({name, rounded(as_double(values) * bytes)});
+  };
+  add("parameters (master)", divided(all, shards), value.master);
+  add("optimizer state", divided(all, shards), value.moments);
+  add("averaged weights", divided(all, shards), value.average);
+  add("gradients", divided(all, shards), value.grad);
+
+  // Two buffers of a block in turn, or one for each block; none where the shards are used as they are.
+  const int64_t rotating = model.root + 2 * model.largest_block();
+  const bool several_passes = config.train.gradient_accumulation_steps > 1;
+  int64_t gathered = config.parallel.strategy == Strategy::kShardGradOp ? all : rotating;
+  int64_t grads = several_passes && config.train.no_sync ? all : rotating;
+  // What is reduced while the sum of earlier passes is kept.
+  if (several_passes && !config.train.no_sync) grads += divided(rotating, shards);
+  if (shards == 1 && value.param == value.master) gathered = 0;
+  if (shards == 1 && value.reduce == value.grad) grads = 0;
+  add("gathered parameters", gathered, value.param);
+  add("gradients of blocks", grads, value.reduce);
+  // Gloo receives the others' part of a gradient beside the own one.
+  if (config.run.device == Device::kCpu && shards > 1)
+    add("receiving gradients", 2 * model.largest_block(), value.reduce);
+}
+
+/// Bytes of D values of each token of a batch.
+double unit_bytes(const TrainConfig& config, const ModelSizes& model) {
+  return as_double(config.train.batch_size * model.tokens(config) * model.hidden_size) *
+         value_bytes(config).param;
+}
+
+int64_t activation_bytes(const TrainConfig& config, const ModelSizes& model) {
+  const double mlp = as_double(model.mlp_hidden_dim) / as_double(model.hidden_size);
+  const ActivationCheckpointing mode = config.memory.activation_checkpointing;
+  const KeptMultiples kept = kept_multiples(mode, mlp);
+  double multiples = as_double(model.num_double_blocks) * kept.double_block +
+                     as_double(model.num_single_blocks) * kept.single_block + kOutsideBlocksMultiples;
+  if (mode == ActivationCheckpointing::kFull)
+    multiples += kept_multiples(ActivationCheckpointing::kNone, mlp).double_block - 1;
+  return rounded(multiples * unit_bytes(config, model));
+}
+
+void add_phases(MemoryEstimate& estimate, const TrainConfig& config, const ModelSizes& model) {
+  const int64_t backward = rounded(kBackwardMultiples * unit_bytes(config, model));
+  const int64_t pixels = config.train.batch_size * config.data.height * config.data.width;
+  const double encoding =
+      kEncodingCopies * as_double(pixels * model.autoencoder_width) * value_bytes(config).buffer;
+  estimate.phases.push_back({"activations", activation_bytes(config, model) + backward});
+  estimate.phases.push_back({"encoding a batch", rounded(encoding)});
+}
+
+void add_host(MemoryEstimate& estimate, const TrainConfig& config, const ModelSizes& model,
+              const JobSize& job) {
+  const int64_t ranks = std::min(job.num_ranks, job.ranks_per_host);
+  const int64_t pictures = config.train.batch_size * config.data.height * config.data.width * 3;
+  estimate.host.push_back({"processes", ranks * kHostProcessBytes});
+  estimate.host.push_back({"reading data", ranks * (kPrefetchedBatches * pictures +
+                                                    config.data.num_threads * kDecodedPictureBytes)});
+  estimate.host.push_back(
+      {"copy for a checkpoint", ranks * divided(state_bytes(config, model), shard_count(config, job))});
+}
+
+}  // namespace
+
+int64_t shard_count(const TrainConfig& config, const JobSize& job) {
+  switch (config.parallel.strategy) {
+    case Strategy::kNoShard:
+      return 1;
+    case Strategy::kHybridShard:
+      return config.parallel.shard_size > 0 ? config.parallel.shard_size
+                                            : std::min(job.num_ranks, job.ranks_per_host);
+    default:
+      return job.num_ranks;
+  }
+}
+
+MemoryEstimate estimate_memory(const TrainConfig& config, const ModelSizes& model, const JobSize& job) {
+  MemoryEstimate estimate;
+  const bool on_gpu = config.run.device == Device::kCuda;
+  add_shards(estimate, config, model, job);
+  const double frozen = as_double(model.text_encoders + model.autoencoder) * value_bytes(config).buffer;
+  estimate.resident.push_back({"frozen encoders", rounded(frozen)});
+  if (on_gpu) estimate.resident.push_back({"workspaces", kWorkspaceBytes});
+  add_phases(estimate, config, model);
+  if (on_gpu) estimate.context_bytes = kContextBytes + (job.num_ranks > 1 ? kCollectivesBytes : 0);
+  add_host(estimate, config, model, job);
+  estimate.checkpoint_bytes = state_bytes(config, model);
+  estimate.disk_bytes = (config.checkpoint.keep + 1) * estimate.checkpoint_bytes;
+  return estimate;
+}
+
+int64_t ModelSizes::largest_block() const {
+  return std::max(num_double_blocks > 0 ? double_block : 0, num_single_blocks > 0 ? single_block : 0);
+}
+
+int64_t ModelSizes::tokens(const TrainConfig& config) const {
+  const int64_t side = 2 * downsampling;
+  return config.text.max_sequence_length + config.data.height / side * (config.data.width / side);
+}
+
+int64_t MemoryEstimate::tensors() const {
+  int64_t sum = 0, largest_phase = 0;
+  for (const MemoryItem& item : resident) sum += item.bytes;
+  for (const MemoryItem& item : phases) largest_phase = std::max(largest_phase, item.bytes);
+  return sum + largest_phase;
+}
+
+int64_t MemoryEstimate::host_bytes() const {
+  int64_t sum = 0;
+  for (const MemoryItem& item : host) sum += item.bytes;
+  return sum;
+}
+
+std::string gibibytes(int64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / static_cast<double>(kGiB));
+}
+
+}  // namespace flowshard::training

@@ -1,0 +1,161 @@
+// Against figures worked out by hand for FLUX.1-dev: 11,901,408,320 parameters, 4608 tokens at 1024x1024.
+#include "training/memory_estimate.h"
+
+#include <gtest/gtest.h>
+
+#include "training/memory_advice.h"
+#include "training/step_estimate.h"
+
+namespace flowshard::training {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+constexpr double kParameters = 11'901'408'320;
+
+TrainConfig flux_dev() {
+  TrainConfig config;
+  config.run.device = Device::kCuda;
+  config.precision.mode = Precision::kBf16;
+  return config;
+}
+
+double gib(const std::vector<MemoryItem>& items, const std::string& name) {
+  for (const MemoryItem& item : items) {
+    if (item.name == name) return static_cast<double>(item.bytes) / kGiB;
+  }
+  return 0;
+}
+
+double resident(const TrainConfig& config, int64_t num_ranks, const std::string& name) {
+  return gib(estimate_memory(config, {}, {.num_ranks = num_ranks}).resident, name);
+}
+
+TEST(ModelSizes, AreThoseOfFluxDev) { EXPECT_EQ(ModelSizes{}.transformer(), 11'901'408'320); }
+
+TEST(MemoryEstimate, ShardsAreSharedOutAsTheStrategySays) {
+  TrainConfig config = flux_dev();
+  const double whole = 4 * kParameters / kGiB;  // 44.34 GiB of fp32
+  EXPECT_NEAR(resident(config, 8, "parameters (master)"), whole / 8, 1e-3);
+  EXPECT_NEAR(resident(config, 8, "optimizer state"), 2 * whole / 8, 1e-3);
+  EXPECT_NEAR(resident(config, 8, "gradients"), whole / 8, 1e-3);
+  config.parallel.strategy = Strategy::kNoShard;
+  EXPECT_NEAR(resident(config, 8, "optimizer state"), 2 * whole, 1e-3);
+  config.parallel.strategy = Strategy::kHybridShard;
+  EXPECT_NEAR(resident(config, 16, "optimizer state"), 2 * whole / 8, 1e-3);
+  config.parallel.shard_size = 4;
+  EXPECT_NEAR(resident(config, 16, "optimizer state"), 2 * whole / 4, 1e-3);
+}
+
+TEST(MemoryEstimate, AMachineOfTwoGpusHolds88Point7GibOfParametersGradientsAndMoments) {
+  const TrainConfig config = flux_dev();
+  double sum = 0;
+  for (const char* name : {"parameters (master)", "optimizer state", "gradients"})
+    sum += resident(config, 2, name);
+  EXPECT_NEAR(sum, 88.7, 0.05);
+}
+
+TEST(MemoryEstimate, BuffersAreTwoOfADoubleBlockOrWhatTheStrategyKeeps) {
+  TrainConfig config = flux_dev();
+  const double rotating = 64'124'992.0 + 2 * 339'831'296.0;
+  EXPECT_NEAR(resident(config, 8, "gathered parameters"), 2 * rotating / kGiB, 1e-3);
+  EXPECT_NEAR(resident(config, 8, "gradients of blocks"), 4 * rotating / kGiB, 1e-3);
+  config.parallel.strategy = Strategy::kShardGradOp;
+  EXPECT_NEAR(resident(config, 8, "gathered parameters"), 22.17, 0.01);
+  config.train.gradient_accumulation_steps = 2;
+  config.train.no_sync = true;
+  EXPECT_NEAR(resident(config, 8, "gradients of blocks"), 44.34, 0.01);
+  // One rank: gradients are written where they stay, fp32 parameters are used where they lie.
+  config = flux_dev();
+  EXPECT_EQ(resident(config, 1, "gradients of blocks"), 0);
+  EXPECT_GT(resident(config, 1, "gathered parameters"), 0);
+  config.precision.mode = Precision::kFp32;
+  EXPECT_EQ(resident(config, 1, "gathered parameters"), 0);
+}
+
+// docs/memory.md: 1121, 779 and 57 D of 27 MiB a sample; what else a phase needs is the same in each mode.
+TEST(MemoryEstimate, ActivationsAreThoseOfTheTable) {
+  TrainConfig config = flux_dev();
+  const auto activations = [&](ActivationCheckpointing mode) {
+    config.memory.activation_checkpointing = mode;
+    return gib(estimate_memory(config, {}, {}).phases, "activations");
+  };
+  const double none = activations(ActivationCheckpointing::kNone);
+  EXPECT_NEAR(none - activations(ActivationCheckpointing::kSelective), (1121 - 779) * 27 / 1024.0, 1e-3);
+  // The block that runs again keeps 20 D beside its input.
+  EXPECT_NEAR(none - activations(ActivationCheckpointing::kFull), (1121 - 57 - 20) * 27 / 1024.0, 1e-3);
+  config.memory.activation_checkpointing = ActivationCheckpointing::kNone;
+  config.train.batch_size = 4;
+  EXPECT_NEAR(gib(estimate_memory(config, {}, {}).phases, "activations"), 4 * none, 1e-3);
+}
+
+TEST(MemoryEstimate, OnlyTheLargestPhaseCounts) {
+  MemoryEstimate estimate;
+  estimate.resident = {{"a", 5}, {"b", 7}};
+  estimate.phases = {{"c", 3}, {"d", 4}};
+  estimate.context_bytes = 2;
+  EXPECT_EQ(estimate.tensors(), 16);
+  EXPECT_EQ(estimate.device(), 18);
+}
+
+TEST(MemoryEstimate, FrozenEncodersAre4969MillionParameters) {
+  EXPECT_NEAR(resident(flux_dev(), 8, "frozen encoders"), 2 * 4'969'190'819.0 / kGiB, 1e-3);
+}
+
+TEST(MemoryEstimate, TheDiskHoldsWhatIsKeptAndTheOneBeingWritten) {
+  TrainConfig config = flux_dev();
+  config.checkpoint.keep = 3;
+  const MemoryEstimate estimate = estimate_memory(config, {}, {.num_ranks = 8});
+  EXPECT_EQ(estimate.checkpoint_bytes, 12 * 11'901'408'320);
+  EXPECT_EQ(estimate.disk_bytes, 4 * estimate.checkpoint_bytes);
+}
+
+TEST(MemoryAdvice, NamesTheThreeSettingsThatSaveMost) {
+  TrainConfig config = flux_dev();
+  config.parallel.strategy = Strategy::kNoShard;
+  config.train.batch_size = 8;
+  const auto advice = advise_memory(config, {}, {.num_ranks = 8});
+  ASSERT_EQ(advice.size(), 3u);
+  EXPECT_EQ(advice[0].setting, "memory.activation_checkpointing=full");
+  EXPECT_NEAR(static_cast<double>(advice[0].saved_bytes) / kGiB, 8 * (1121 - 77) * 27 / 1024.0, 1e-3);
+  EXPECT_EQ(advice[1].setting, "parallel.strategy=full_shard");
+  EXPECT_EQ(advice[2].setting, "train.batch_size=4 with train.gradient_accumulation_steps=2");
+  EXPECT_EQ(to_text({advice[0]}), "memory.activation_checkpointing=full saves 220.22 GiB");
+}
+
+TEST(MemoryAdvice, SaysNothingThatDoesNotHelp) {
+  TrainConfig config = flux_dev();
+  config.precision.mode = Precision::kBf16Pure;
+  config.memory.activation_checkpointing = ActivationCheckpointing::kFull;
+  EXPECT_TRUE(advise_memory(config, {}, {.num_ranks = 8}).empty());
+}
+
+// Published yardstick: 74.38, 41.93 and 21.50 TFLOP forward; training is three times that.
+TEST(StepEstimate, FlopsAreTheYardsticks) {
+  TrainConfig config = flux_dev();
+  for (const auto& [side, tflop] : {std::pair{1024, 74.38}, {768, 41.93}, {512, 21.50}}) {
+    config.data.height = config.data.width = side;
+    const StepEstimate estimate = estimate_step(config, {}, {}, {});
+    EXPECT_NEAR(estimate.forward_flops / 1e12, tflop, 0.015) << side;
+    EXPECT_EQ(estimate.train_flops, 3 * estimate.forward_flops);
+  }
+}
+
+TEST(StepEstimate, FullCheckpointingRunsEveryBlockForwardTwice) {
+  TrainConfig config = flux_dev();
+  const double none = estimate_step(config, {}, {}, {}).compute_seconds;
+  config.memory.activation_checkpointing = ActivationCheckpointing::kFull;
+  EXPECT_NEAR(estimate_step(config, {}, {}, {}).compute_seconds / none, 4.0 / 3, 1e-9);
+}
+
+TEST(StepEstimate, BytesOfACollectiveAreThoseOfARing) {
+  TrainConfig config = flux_dev();
+  // Gathered twice in bf16, reduced once in fp32; a rank of two sends half of each.
+  EXPECT_NEAR(estimate_step(config, {}, {.num_ranks = 2}, {}).communication_bytes, kParameters * 4, 1e6);
+  EXPECT_EQ(estimate_step(config, {}, {.num_ranks = 1}, {}).communication_bytes, 0);
+  config.parallel.strategy = Strategy::kNoShard;
+  EXPECT_NEAR(estimate_step(config, {}, {.num_ranks = 2}, {}).communication_bytes, kParameters * 4, 1e6);
+  EXPECT_NEAR(estimate_step(config, {}, {.num_ranks = 8}, {}).communication_bytes, kParameters * 7, 1e6);
+}
+
+}  // namespace
+}  // namespace flowshard::training
