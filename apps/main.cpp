@@ -31,11 +31,15 @@ std::string command_name(const CLI::App& app) {
 
 // " [rank 1 of 2 on gpu-3]" in a job of several processes.
 std::string rank_tag() {
-  const char* rank = std::getenv("RANK");
-  const char* size = std::getenv("WORLD_SIZE");
-  if (!rank || !size) {
-    rank = std::getenv("SLURM_PROCID");
-    size = std::getenv("SLURM_NTASKS");
+  constexpr const char* kNames[][2] = {{"RANK", "WORLD_SIZE"},
+                                       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                       {"PMI_RANK", "PMI_SIZE"},
+                                       {"SLURM_PROCID", "SLURM_NTASKS"}};
+  const char *rank = nullptr, *size = nullptr;
+  for (const auto& [rank_name, size_name] : kNames) {
+    if (rank && size) break;
+    rank = std::getenv(rank_name);
+    size = std::getenv(size_name);
   }
   if (!rank || !size || std::string_view(size) == "1") {
     return "";

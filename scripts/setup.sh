@@ -19,7 +19,7 @@ install_packages() {  # file
 }
 install_packages packages.txt
 if [ "${1:-}" = --test ]; then
-  (install_packages packages-test.txt) || step "going on without these packages: the fuzzers will not run"
+  (install_packages packages-test.txt) || step "going on without these packages: the tests that need them will say so"
 fi
 
 install_requirements() {  # file

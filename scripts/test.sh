@@ -26,8 +26,8 @@ else
   echo "not run: the fuzzers: clang++-16 is not installed"
 fi
 step "parity with the reference packages"
-"$env_dir/bin/python" -m pytest -q tests/parity
+"$env_dir/bin/python" -m pytest -q -rs tests/parity
 step "ranks as processes"
-"$env_dir/bin/python" -m pytest -q tests/distributed
+"$env_dir/bin/python" -m pytest -q -rs tests/distributed
 step "end to end"
-"$env_dir/bin/python" -m pytest -q tests/end_to_end
+"$env_dir/bin/python" -m pytest -q -rs tests/end_to_end

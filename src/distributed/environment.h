@@ -1,5 +1,5 @@
-// Who this process is among the ranks of a job, read from the environment that torchrun, accelerate, Slurm or
-// `flowshard launch` set.
+// Who this process is among the ranks of a job, read from the environment that torchrun, accelerate, Slurm,
+// mpirun, a Kubernetes PyTorchJob or `flowshard launch` set.
 #pragma once
 
 #include <functional>
@@ -23,11 +23,15 @@ struct Environment {
       -1;              // rank 0 under `flowshard launch`: the socket that already listens on master_port
   std::string job_id;  // equal on all ranks, different for jobs that share a host; prefixes store keys
 
-  /// Reads RANK, WORLD_SIZE, LOCAL_RANK, ..., or the variables of an srun step. With none of them set: one
-  /// process. Throws ConfigError that names the variable if some are set and others missing, not numbers or
-  /// out of range: never a quiet single-process run.
+  /// Reads RANK, WORLD_SIZE, LOCAL_RANK, ..., or the variables of mpirun, or of an srun step. With none of
+  /// them set: one process. Throws ConfigError that names the variable if some are set and others missing,
+  /// not numbers, out of range or in contradiction to what the launcher set: never a quiet single-process
+  /// run.
   static Environment from_variables();
   static Environment from_variables(const VariableReader& read);
 };
+
+/// The index of this rank's GPU among the `num_visible` ones. Throws ConfigError if it has none.
+int gpu_of(const Environment& environment, int num_visible);
 
 }  // namespace flowshard::distributed

@@ -169,6 +169,91 @@ TEST(Environment, BatchScriptWithoutSrunIsNotAQuietSingleProcess) {
   expect_complaint({{"SLURM_NTASKS", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "9"}}, {"srun"});
 }
 
+const Values kOpenMpi{{"OMPI_COMM_WORLD_RANK", "3"},
+                      {"OMPI_COMM_WORLD_SIZE", "4"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                      {"PMIX_RANK", "3"},
+                      {"PMIX_NAMESPACE", "1902313473"},
+                      {"MASTER_ADDR", "gpu-1"},
+                      {"MASTER_PORT", "29500"}};
+const Values kHydra{{"PMI_RANK", "3"},        {"PMI_SIZE", "4"},        {"MPI_LOCALRANKID", "1"},
+                    {"MPI_LOCALNRANKS", "2"}, {"MASTER_ADDR", "gpu-1"}, {"MASTER_PORT", "29500"}};
+
+Values with(Values values, const Values& changes, const std::vector<std::string>& removed = {}) {
+  for (const auto& [name, value] : changes) {
+    values[name] = value;
+  }
+  for (const std::string& name : removed) {
+    values.erase(name);
+  }
+  return values;
+}
+
+TEST(Environment, ReadsMpirun) {
+  for (const Values& values : {kOpenMpi, kHydra, with(srun(), kOpenMpi), with(srun(), kHydra)}) {
+    const Environment environment = read(values);
+    EXPECT_EQ(environment.rank, 3);
+    EXPECT_EQ(environment.world_size, 4);
+    EXPECT_EQ(environment.local_rank, 1);
+    EXPECT_EQ(environment.local_world_size, 2);
+    EXPECT_EQ(environment.master_addr, "gpu-1");
+    EXPECT_EQ(environment.master_port, 29500);
+  }
+}
+
+TEST(Environment, NamesWhatIsMissingUnderMpirun) {
+  for (const Values& values : {kOpenMpi, kHydra}) {
+    expect_complaint(with(values, {}, {"MASTER_ADDR"}), {"mpirun started 4 ranks", "MASTER_ADDR"});
+    expect_complaint(with(values, {}, {"MASTER_PORT"}), {"mpirun started 4 ranks", "MASTER_PORT"});
+  }
+  expect_complaint(with(kOpenMpi, {}, {"OMPI_COMM_WORLD_SIZE"}), {"OMPI_COMM_WORLD_SIZE is not set"});
+  expect_complaint(with(kHydra, {}, {"PMI_RANK"}), {"PMI_RANK is not set"});
+  expect_complaint(with(kHydra, {}, {"MPI_LOCALNRANKS"}), {"MPI_LOCALNRANKS is not set"});
+  expect_complaint(with(kHydra, {}, {"MPI_LOCALRANKID", "MASTER_ADDR", "MASTER_PORT"}),
+                   {"PMI_SIZE=4", "mpirun"});
+  expect_complaint({{"PMIX_RANK", "0"}}, {"PMIX_RANK=0", "how many"});
+}
+
+TEST(Environment, SrunWithPmiIsAnSrunStep) {
+  EXPECT_EQ(read(with(srun(), {{"PMI_RANK", "4"}, {"PMI_SIZE", "5"}})).job_id, "slurm-12345.1");
+}
+
+TEST(Environment, RanksSetByHandAgreeWithTheLauncher) {
+  const Values by_hand = torchrun({}, {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"});
+  expect_complaint(with(by_hand, srun()), {"RANK=3 of WORLD_SIZE=4", "SLURM_PROCID=4 of SLURM_NTASKS=5"});
+  expect_complaint(with(by_hand, kOpenMpi, {}), {"no error"});
+  expect_complaint(with(with(by_hand, kOpenMpi), {{"OMPI_COMM_WORLD_RANK", "2"}}),
+                   {"RANK=3 of WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK=2 of OMPI_COMM_WORLD_SIZE=4"});
+  expect_complaint(with(with(by_hand, kHydra), {{"PMI_SIZE", "8"}}), {"RANK=3", "PMI_RANK=3 of PMI_SIZE=8"});
+  EXPECT_EQ(read(with(by_hand, srun({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}}))).rank, 3);
+  EXPECT_EQ(read(with(by_hand, srun({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}))).rank, 3);
+}
+
+TEST(Environment, ReadsAKubernetesPyTorchJob) {
+  const Values pod{{"RANK", "1"},
+                   {"WORLD_SIZE", "2"},
+                   {"MASTER_ADDR", "job-master-0"},
+                   {"MASTER_PORT", "23456"},
+                   {"PET_NNODES", "2"},
+                   {"PET_NPROC_PER_NODE", "auto"}};
+  const Environment environment = read(pod);
+  EXPECT_EQ(environment.rank, 1);
+  EXPECT_EQ(environment.local_rank, 0);
+  EXPECT_EQ(environment.master_addr, "job-master-0");
+  expect_complaint(with(pod, {{"PET_NPROC_PER_NODE", "8"}, {"WORLD_SIZE", "16"}}),
+                   {"PET_NPROC_PER_NODE=8", "torchrun"});
+  expect_complaint({{"PET_NNODES", "2"}, {"PET_NODE_RANK", "0"}, {"PET_MASTER_ADDR", "a"}},
+                   {"PET_NNODES=2", "torchrun"});
+}
+
+TEST(Environment, EveryRankHasAGpuOfItsOwn) {
+  const Environment environment = read(torchrun());  // LOCAL_RANK=1
+  EXPECT_EQ(gpu_of(environment, 2), 1);
+  EXPECT_THROW(gpu_of(environment, 1), ConfigError);
+  EXPECT_THROW(gpu_of(Environment(), 0), ConfigError);
+}
+
 TEST(Slurm, FirstHostOfAList) {
   EXPECT_EQ(first_host("gpu1"), "gpu1");
   EXPECT_EQ(first_host("gpu1,gpu2"), "gpu1");

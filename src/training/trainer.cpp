@@ -37,7 +37,8 @@ namespace {
 at::Device device_of(const TrainConfig& config, const distributed::Environment& environment) {
   if (config.run.device == Device::kCpu) return at::kCPU;
   if (!at::hasCUDA()) throw ConfigError("run.device is \"cuda\", but no CUDA device is visible: use \"cpu\"");
-  return {at::kCUDA, static_cast<at::DeviceIndex>(environment.local_rank)};
+  const int gpu = distributed::gpu_of(environment, static_cast<int>(at::getNumGPUs()));
+  return {at::kCUDA, static_cast<at::DeviceIndex>(gpu)};
 }
 
 /// How many ranks hold one model together.

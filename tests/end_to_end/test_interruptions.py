@@ -1,7 +1,6 @@
 """Ranks and launchers that die, are told to stop, never come, or cannot write: how the others end and what is left."""
 import contextlib
 import os
-import pathlib
 import resource
 import shutil
 import signal
@@ -11,54 +10,19 @@ import time
 
 import pytest
 
+from processes import eventually, free_port, is_running, num_records, ranks_below, start
 from test_bad_input import assert_refused, files_below
 from training_run import PROGRAM, lay_out, metrics, steps_saved
 
 STEPS = 9
 
 
-def eventually(condition, what, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.002)
-
-
-def num_records(output):
-    path = output / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
 def train_arguments(*arguments):
     return ["train", "run.toml", "--resume", "auto", "--set", f"train.steps={STEPS}", *map(str, arguments)]
 
 
-def start(folder, *arguments, **environment):
-    return subprocess.Popen([PROGRAM, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env={**os.environ, **environment})
-
-
 def launch(folder, *arguments):
-    return start(folder, "launch", "--nproc_per_node", "2", "--", *train_arguments(*arguments))
-
-
-def ranks_of(launcher):
-    """The processes of its ranks, by rank."""
-    ranks = {}
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == launcher.pid:
-                variables = (folder / "environ").read_bytes().split(b"\0")
-                ranks[next(int(v[5:]) for v in variables if v.startswith(b"RANK="))] = int(folder.name)
-    return ranks
-
-
-def is_running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    return start(folder, PROGRAM, "launch", "--nproc_per_node", "2", "--", *train_arguments(*arguments))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +48,7 @@ def assert_goes_on(folder, whole):
 def test_killed_rank(tiny_run, whole):
     job = launch(tiny_run)
     eventually(lambda: num_records(tiny_run / "out") >= 5, "step 5")
-    os.kill(ranks_of(job)[1], signal.SIGKILL)
+    os.kill(ranks_below(job.pid)[1], signal.SIGKILL)
     _, stderr = job.communicate(timeout=60)
     assert job.returncode == 128 + signal.SIGKILL, stderr
     assert "rank 1" in stderr.splitlines()[-1], stderr
@@ -92,10 +56,8 @@ def test_killed_rank(tiny_run, whole):
 
 
 def test_the_other_ranks_say_who_is_gone(tiny_run):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": "2"}
-    first, second = [start(tiny_run, *train_arguments(), RANK=str(rank), LOCAL_RANK=str(rank), **world) for rank in (0, 1)]
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "LOCAL_WORLD_SIZE": "2"}
+    first, second = [start(tiny_run, PROGRAM, *train_arguments(), RANK=str(rank), LOCAL_RANK=str(rank), **world) for rank in (0, 1)]
     eventually(lambda: num_records(tiny_run / "out") >= 3, "step 3")
     second.kill()
     began = time.monotonic()
@@ -110,7 +72,7 @@ def test_the_other_ranks_say_who_is_gone(tiny_run):
 def test_killed_launcher_in_a_save(tiny_run, whole):
     job = launch(tiny_run, "--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep=2")
     eventually(lambda: num_records(tiny_run / "out") >= 4, "step 4")
-    ranks = ranks_of(job)
+    ranks = ranks_below(job.pid)
     eventually(lambda: any(path.name.endswith(".tmp") for path in (tiny_run / "out/checkpoints").iterdir()), "a save")
     job.kill()
     job.communicate()
@@ -134,7 +96,7 @@ def test_a_signal_ends_with_a_checkpoint(tiny_run, whole, number):
 
 
 def test_a_rank_that_does_not_start(tiny_run):
-    job = start(tiny_run, *train_arguments("--set", "distributed.timeout_seconds=4"), RANK="0", WORLD_SIZE="2", LOCAL_RANK="0",
+    job = start(tiny_run, PROGRAM, *train_arguments("--set", "distributed.timeout_seconds=4"), RANK="0", WORLD_SIZE="2", LOCAL_RANK="0",
                 LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29417")
     _, stderr = job.communicate(timeout=60)
     assert job.returncode == 3 and "rank 1" in stderr and stderr.count("\n") == 1, stderr
@@ -190,7 +152,7 @@ def test_no_space_for_a_checkpoint(flowshard, tiny_run):
 
 
 def test_no_space_for_metrics(flowshard, tiny_run):
-    result = flowshard("train", "run.toml", preexec_fn=limit_files(200))
+    result = flowshard("train", "run.toml", preexec_fn=limit_files(350))
     assert result.returncode == 4, result.stderr
     assert "error: step 2 (metrics): cannot write out/metrics.jsonl: " in result.stderr.splitlines()[-1]
     assert len(metrics(tiny_run / "out/metrics.jsonl")) == 1
