@@ -17,14 +17,30 @@ void write_weight_grad(Parameter& weight, const at::Tensor& grad_output, const a
     weight.grad = at::empty(weight.shape, weight.value.options());
     weight.grad_written = false;
   }
-  if (weight.grad.scalar_type() != x.scalar_type()) {
-    weight.accumulate_grad(at::mm(grad_output.t(), x));
-  } else if (weight.grad_written) {
-    weight.grad.addmm_(grad_output.t(), x);
+  const at::ScalarType type = weight.grad.scalar_type();
+  if (x.is_cuda() && type == at::kFloat && at::isReducedFloatingType(x.scalar_type())) {
+    // The product sums in fp32 and writes what it summed: nothing is rounded to bf16 or fp16 between.
+    if (weight.grad_written) {
+      at::addmm_out(weight.grad, weight.grad, grad_output.t(), x, type);
+    } else {
+      at::mm_out(weight.grad, grad_output.t(), x, type);
+    }
   } else {
-    at::mm_out(weight.grad, grad_output.t(), x);
-    weight.grad_written = true;
+    // The CPU has no such product; wider factors give the same.
+    const at::Tensor grad_rows = grad_output.t().to(type), x_rows = x.to(type);
+    if (weight.grad_written) {
+      weight.grad.addmm_(grad_rows, x_rows);
+    } else {
+      at::mm_out(weight.grad, grad_rows, x_rows);
+    }
   }
+  weight.grad_written = true;
+}
+
+/// Sums the rows in the precision of the slot's gradient.
+void write_bias_grad(Parameter& bias, const at::Tensor& grad_output) {
+  const at::ScalarType type = bias.grad.defined() ? bias.grad.scalar_type() : bias.value.scalar_type();
+  bias.accumulate_grad(grad_output.sum(0, /*keepdim=*/false, type));
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
@@ -53,7 +69,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       const at::Tensor x = saved_input(context);
       write_weight_grad(*weight, grad_output, x.reshape({-1, weight->shape[1]}));
     }
-    if (bias && bias->trainable) bias->accumulate_grad(grad_output.sum(0));
+    if (bias && bias->trainable) write_bias_grad(*bias, grad_output);
     at::Tensor grad_x;
     if (context->saved_data["x_needs_grad"].toBool()) {
       std::vector<int64_t> shape = grad_outputs[0].sizes().vec();

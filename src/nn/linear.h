@@ -22,8 +22,9 @@ struct Recipe {
 
 /// y = x W^T + b for x [B, L, I], weight [O, I], bias [O] (or null); y [B, L, O] in the dtype of x.
 /// Backward needs weight.value again (the block runner provides it) and writes weight.grad and bias->grad
-/// directly; only x is saved. A weight that is not trainable costs no gradient work. The weight's low-rank
-/// terms are added to y; they are for inference: with them and with gradients enabled, InternalError.
+/// directly, without rounding to the dtype of x on the way if they are fp32; only x is saved. A weight that
+/// is not trainable costs no gradient work. The weight's low-rank terms are added to y; they are for
+/// inference: with them and with gradients enabled, InternalError.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias);
 
 /// The same for x = recipe(). If weight.recompute_input is set, the recipe's inputs are saved in place of x.

@@ -75,6 +75,22 @@ TEST_F(LinearTest, BackwardReadsTheWeightThroughTheSlotAndWritesIntoTheGivenBuff
   EXPECT_EQ(flat.narrow(0, 15, 5).abs().max().item<double>(), 0);
 }
 
+TEST_F(LinearTest, GradientsInFp32OfABFloat16ProductAreNotRounded) {
+  for (Parameter* parameter : group.parameters) {
+    parameter->value = parameter->value.to(at::kBFloat16);
+    parameter->grad = at::full(parameter->shape, NAN, at::kFloat);
+  }
+  at::Tensor weight_grad = at::zeros({5, 3}, at::kDouble), bias_grad = at::zeros({5}, at::kDouble);
+  for (int pass = 0; pass < 3; ++pass) {
+    const at::Tensor x = at::randn({7, 3}, at::kBFloat16), grad = at::randn({7, 5}, at::kBFloat16);
+    layer.forward(x).backward(grad);
+    weight_grad += grad.t().to(at::kDouble).mm(x.to(at::kDouble));
+    bias_grad += grad.to(at::kDouble).sum(0);
+    EXPECT_TRUE(at::allclose(layer.weight.grad.to(at::kDouble), weight_grad, 1e-5, 1e-6)) << pass;
+    EXPECT_TRUE(at::allclose(layer.bias->grad.to(at::kDouble), bias_grad, 1e-5, 1e-6)) << pass;
+  }
+}
+
 TEST_F(LinearTest, FrozenWeightGetsNoGradient) {
   layer.weight.trainable = layer.bias->trainable = false;
   const at::Tensor x = at::ones({1, 3}, at::kDouble).set_requires_grad(true);
