@@ -1,5 +1,7 @@
 #include "fsdp/param_group.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace flowshard::fsdp {
@@ -15,7 +17,8 @@ ParamGroup::ParamGroup(nn::ParameterGroup& group, const ShardContext& context)
   const auto& precision = context_.precision;
   const bool low_grad = precision.master_dtype == precision.reduce_dtype;
   const auto options = at::TensorOptions(context_.device);
-  master_shard_ = at::zeros({shard_numel()}, options.dtype(precision.master_dtype));
+  master_shard_ = context_.host_memory ? context_.host_memory->zeros(shard_numel(), precision.master_dtype)
+                                       : at::zeros({shard_numel()}, options.dtype(precision.master_dtype));
   grad_shard_ = at::zeros({shard_numel()}, options.dtype(low_grad ? precision.reduce_dtype : at::kFloat));
 }
 
@@ -30,7 +33,8 @@ void ParamGroup::initialize(const std::function<void(const nn::ParameterGroup&)>
 
 // A rank that holds everything and computes in the precision of the master: it is the gathered buffer.
 bool ParamGroup::aliases_master() const {
-  return context_.shard_count() == 1 && context_.precision.param_dtype == context_.precision.master_dtype;
+  return context_.shard_count() == 1 && context_.precision.param_dtype == context_.precision.master_dtype &&
+         master_shard_.device() == context_.device;
 }
 
 // Likewise: backward writes straight into grad_shard().
@@ -59,9 +63,26 @@ void ParamGroup::unshard(FlatBufferPool& pool, SideStream& stream) {
   unsharded_ = pool.take(padded_numel_);
   const at::Tensor own = unsharded_.narrow(0, shard_begin(), shard_numel());
   rounded_ = stream.run([&] {
-    own.copy_(master_shard_);
+    round_master(own);
     if (context_.shard_count() > 1) gathering_ = context_.mesh.shard().all_gather(unsharded_, own);
   });
+}
+
+// Rounding needs the device: a copy between devices and types would do it on the host.
+void ParamGroup::round_master(const at::Tensor& own) const {
+  if (master_shard_.device() == context_.device) {
+    own.copy_(master_shard_);
+    return;
+  }
+  constexpr int64_t kSlice = int64_t{1} << 24;
+  const at::Tensor slice =
+      at::empty({std::min(kSlice, own.numel())}, master_shard_.options().device(context_.device));
+  for (int64_t begin = 0; begin < own.numel(); begin += kSlice) {
+    const int64_t count = std::min(kSlice, own.numel() - begin);
+    const at::Tensor part = slice.narrow(0, 0, count);
+    part.copy_(master_shard_.narrow(0, begin, count), /*non_blocking=*/true);
+    own.narrow(0, begin, count).copy_(part);
+  }
 }
 
 void ParamGroup::wait_for_unshard(FlatBufferPool& pool, SideStream& stream) {

@@ -37,7 +37,7 @@ class ParamGroup {
   bool is_sharded() const { return shard_count() > 1; }
   int64_t shard_begin() const { return context_.shard_index() * shard_numel(); }
 
-  /// [shard_numel], master_dtype: the authority on the parameters.
+  /// [shard_numel], master_dtype: the authority on the parameters. On the device or in host memory.
   const at::Tensor& master_shard() const { return master_shard_; }
   /// [shard_numel]: this rank's slice of the sum of gradients over ranks and backward passes, in fp32; with
   /// masters and sums in another precision, in that.
@@ -67,6 +67,7 @@ class ParamGroup {
  private:
   bool aliases_master() const;
   bool aliases_grad() const;
+  void round_master(const at::Tensor& own) const;
   void view_parameters(const at::Tensor& flat);
   void release_gradients();
   void reduce(SideStream& stream);

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "distributed/device_mesh.h"
+#include "fsdp/host_memory.h"
 
 namespace flowshard::fsdp {
 
@@ -26,6 +27,8 @@ struct ShardContext {
   bool reshard_after_forward = true;
   /// True: with several passes a step every rank keeps a whole gradient, which the last pass alone reduces.
   bool no_sync = false;
+  /// Where master shards lie; null: on the device. A master on the host is copied to be gathered.
+  HostMemory* host_memory = nullptr;
 
   int64_t shard_count() const { return mesh.shard().world_size(); }
   int64_t shard_index() const { return mesh.shard().rank(); }

@@ -4,9 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <fstream>
-#include <limits>
-#include <string>
+#include "core/free_host_memory.h"
 
 namespace flowshard::inference {
 namespace {
@@ -17,15 +15,6 @@ c10::DeviceAllocator& allocator_of(c10::Device device) {
 }
 
 constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-
-int64_t free_host_memory() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key, unit;
-  for (int64_t kib = 0; meminfo >> key >> kib; std::getline(meminfo, unit)) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return std::numeric_limits<int64_t>::max();  // unknown
-}
 
 }  // namespace
 

@@ -4,9 +4,9 @@
 // [0.1, 1], in units of 10^(i - 6):
 //   10^(i - 6) * (0.1 + 0.9 (j + 1/2) / n),  j = 0 ... n - 1
 // and besides them 0 and 1. In ascending order this gives magnitude m = n + j (signed; 0 and 1 are m = 0 and
-// 128), or n + j - 1 (unsigned; 0 and 255). An unsigned code is m; a signed one 127 + m or 127 - m, where -1
-// has no code (the nearest is -0.993).
-// Plain constexpr code, for .cpp and .cu files.
+// 128), or n + j - 1 (unsigned; 0 and 255). An unsigned code is m; a signed one 127 + m or 127 - m, where the
+// lowest stands for -1 in place of -0.993: so the largest magnitude of a block always has a code, and
+// encoding what was decoded gives the same codes and scale. Plain constexpr code, for .cpp and .cu files.
 #pragma once
 
 #include <bit>
@@ -61,10 +61,13 @@ struct SignedCode : DynamicCode<129> {
   constexpr SignedCode() {
     for (int code = 0; code < 256; ++code)
       values[code] = code < kZero ? -magnitudes[kZero - code] : magnitudes[code - kZero];
+    values[0] = -1;
   }
   constexpr uint8_t encode(float x) const {
     const int m = nearest(x < 0 ? -x : x);
-    return static_cast<uint8_t>(x < 0 ? kZero - (m < 127 ? m : 127) : kZero + m);
+    if (x >= 0) return static_cast<uint8_t>(kZero + m);
+    if (m < 127) return static_cast<uint8_t>(kZero - m);
+    return -x > (magnitudes[126] + 1) / 2 ? 0 : 1;
   }
   constexpr float decode(uint8_t code) const { return values[code]; }
 };

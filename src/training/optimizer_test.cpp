@@ -33,8 +33,10 @@ struct OptimizerTest : testing::Test {
 };
 
 TEST_F(OptimizerTest, FollowsTheFormulaOfAdamW) {
-  const TrainConfig::Optimizer config{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
-  Optimizer optimizer(state, config, /*ema_decay=*/0.5);
+  TrainConfig config;
+  config.optimizer = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
+  config.ema.decay = 0.5;
+  Optimizer optimizer(state, config, at::kCPU);
   double p[] = {1, -2, 0.5}, m[3] = {}, v[3] = {}, ema[] = {1, -2, 0.5};
   const double g[] = {1.5, 0, 2};  // scaled by 0.5
   for (int step = 1; step <= 3; ++step) {
@@ -48,7 +50,7 @@ TEST_F(OptimizerTest, FollowsTheFormulaOfAdamW) {
           0.01 * (m[i] / (1 - std::pow(0.9, step))) / (std::sqrt(v[i] / (1 - std::pow(0.99, step))) + 1e-8);
       ema[i] += 0.5 * (p[i] - ema[i]);
       EXPECT_NEAR(state.groups()[0]->master_shard()[i].item<float>(), p[i], 1e-6);
-      EXPECT_NEAR(optimizer.ema[0][i].item<float>(), ema[i], 1e-6);
+      EXPECT_NEAR(optimizer.states(0).back().second[i].item<float>(), ema[i], 1e-6);
     }
   }
   EXPECT_EQ(optimizer.step_count(), 3);
@@ -57,7 +59,7 @@ TEST_F(OptimizerTest, FollowsTheFormulaOfAdamW) {
 TEST_F(OptimizerTest, ASkippedStepCountsForTheScheduleAlone) {
   const auto two_steps = [&](bool skip) {
     state.groups()[0]->master_shard().copy_(at::tensor({1.0f, -2.0f, 0.5f}));
-    Optimizer optimizer(state, {}, /*ema_decay=*/0);
+    Optimizer optimizer(state, {}, at::kCPU);
     for (int step = 0; step < 2; ++step) {
       gradient.copy_(at::tensor({3.0f, 0.0f, 4.0f}));
       optimizer.step(/*lr=*/0.01, /*grad_scale=*/1);
@@ -68,6 +70,27 @@ TEST_F(OptimizerTest, ASkippedStepCountsForTheScheduleAlone) {
     return state.groups()[0]->master_shard().clone();
   };
   EXPECT_TRUE(at::equal(two_steps(false), two_steps(true)));
+}
+
+TEST_F(OptimizerTest, EightBitMomentsAreSavedAndRestoredExactly) {
+  TrainConfig config;
+  config.optimizer.state_dtype = StateDtype::kInt8;
+  const auto moved_by = [&](Optimizer& optimizer) {
+    const at::Tensor before = state.groups()[0]->master_shard().clone();
+    gradient.copy_(at::tensor({-1.0f, 2.0f, 0.3f}));
+    optimizer.step(/*lr=*/0.01, /*grad_scale=*/1);
+    const at::Tensor after = state.groups()[0]->master_shard().clone();
+    state.groups()[0]->master_shard().copy_(before);
+    return after - before;
+  };
+  Optimizer first(state, config, at::kCPU), second(state, config, at::kCPU);
+  moved_by(first);
+  for (const auto& [name, values] : first.states(0)) {
+    EXPECT_EQ(values.scalar_type(), at::kFloat);
+    second.restore(0, name, values);
+  }
+  second.restore_counts(first.step_count(), 0);
+  EXPECT_TRUE(at::equal(moved_by(first), moved_by(second)));
 }
 
 }  // namespace

@@ -58,11 +58,9 @@ std::string RunCheckpoints::save(int64_t samples_seen, uint64_t data_fingerprint
   std::vector<checkpoint::GroupShards> groups;
   for (size_t i = 0; i < state_.groups().size(); ++i) {
     const fsdp::ParamGroup& group = *state_.groups()[i];
-    groups.push_back({.layout = layout_of(group),
-                      .states = {{"model", group.master_shard()},
-                                 {"exp_avg", optimizer_.exp_avg[i]},
-                                 {"exp_avg_sq", optimizer_.exp_avg_sq[i]}}});
-    if (!optimizer_.ema.empty()) groups.back().states.emplace_back("ema", optimizer_.ema[i]);
+    groups.push_back({.layout = layout_of(group), .states = optimizer_.states(i)});
+    auto& states = groups.back().states;
+    states.insert(states.begin(), {"model", group.master_shard()});
   }
   const checkpoint::TrainingState state{.step = optimizer_.step_count(),
                                         .samples_seen = samples_seen,
@@ -131,16 +129,16 @@ RunCheckpoints::Position RunCheckpoints::load(const std::filesystem::path& path)
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < state_.groups().size(); ++i) {
     const fsdp::ParamGroup& group = *state_.groups()[i];
-    const auto read = [&](const char* name, const at::Tensor& into) {
-      into.copy_(saved.read_flat(name, layout_of(group), group.shard_begin(),
-                                 group.shard_begin() + group.shard_numel()));
+    const auto read = [&](const char* name) {
+      return saved.read_flat(name, layout_of(group), group.shard_begin(),
+                             group.shard_begin() + group.shard_numel());
     };
-    read("model", group.master_shard());
-    read("exp_avg", optimizer_.exp_avg[i]);
-    read("exp_avg_sq", optimizer_.exp_avg_sq[i]);
-    if (optimizer_.ema.empty()) continue;
+    group.master_shard().copy_(read("model"));
+    optimizer_.restore(i, "exp_avg", read("exp_avg"));
+    optimizer_.restore(i, "exp_avg_sq", read("exp_avg_sq"));
+    if (!optimizer_.keeps_average()) continue;
     const bool has_ema = saved.has("ema", group.parameters()[0]->name);
-    read(has_ema ? "ema" : "model", optimizer_.ema[i]);
+    optimizer_.restore(i, "ema", read(has_ema ? "ema" : "model"));
   }
   const auto& extra = saved.state().extra;
   optimizer_.restore_counts(saved.state().step, extra.value("skipped_steps", int64_t{0}));

@@ -98,6 +98,14 @@ void add_step_keys(ConfigSchema& schema, TrainConfig& config) {
              {{"none", ActivationCheckpointing::kNone},
               {"selective", ActivationCheckpointing::kSelective},
               {"full", ActivationCheckpointing::kFull}});
+  schema.add("memory.offload_parameters", &config.memory.offload_parameters,
+             "keep the weights that the optimizer changes in host memory, copied block by block to be used");
+  schema.add("memory.offload_optimizer", &config.memory.offload_optimizer,
+             "keep moments and averages in host memory, streamed through the GPU in the optimizer step");
+  schema.add(
+      "memory.host_gib", &config.memory.host_gib,
+      "GiB of host memory that the ranks of a host may take for that; the rest stays on the GPU; 0: no limit",
+      {.min = 0.0, .max = 1e6});
 }
 
 void add_flow_keys(ConfigSchema& schema, TrainConfig& config) {
@@ -121,6 +129,12 @@ void add_optimizer_keys(ConfigSchema& schema, TrainConfig& config) {
              {.min = 0.0, .max = 1.0, .min_excluded = true});
   schema.add("optimizer.weight_decay", &config.optimizer.weight_decay, "decoupled, times the learning rate",
              {.min = 0.0, .max = 1.0});
+
+  schema.add(
+      "optimizer.state_dtype", &config.optimizer.state_dtype,
+      "type of the two moments; int8: codes of 8 bits with a scale for each 256 of them, 2 bytes a parameter "
+      "instead of 8",
+      {{"fp32", StateDtype::kFp32}, {"int8", StateDtype::kInt8}});
 
   schema.add("schedule.warmup_steps", &config.schedule.warmup_steps,
              "optimizer steps in which the learning rate rises linearly to its peak",

@@ -19,6 +19,7 @@ enum class Precision { kFp32, kBf16, kFp16, kBf16Pure };
 enum class Dtype { kAuto, kFp32, kBf16, kFp16 };
 enum class ActivationCheckpointing { kNone, kSelective, kFull };
 enum class Shift { kNone, kResolution };
+enum class StateDtype { kFp32, kInt8 };
 enum class Decay { kConstant, kLinear, kCosine };
 
 /// The member initializers are the defaults; they suit a full fine-tuning of FLUX.1-dev. Where a comment is
@@ -73,6 +74,9 @@ struct TrainConfig {
 
   struct Memory {
     ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::kNone;
+    bool offload_parameters = false;
+    bool offload_optimizer = false;
+    double host_gib = 0;  // 0: no limit
   } memory;
 
   struct Flow {
@@ -88,6 +92,7 @@ struct TrainConfig {
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0.01;
+    StateDtype state_dtype = StateDtype::kFp32;
   } optimizer;
 
   struct Schedule {

@@ -1,12 +1,14 @@
 #include "training/trainer.h"
 
 #include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 
 #include "core/error.h"
@@ -38,7 +40,9 @@ at::Device device_of(const TrainConfig& config, const distributed::Environment& 
   if (config.run.device == Device::kCpu) return at::kCPU;
   if (!at::hasCUDA()) throw ConfigError("run.device is \"cuda\", but no CUDA device is visible: use \"cpu\"");
   const int gpu = distributed::gpu_of(environment, static_cast<int>(at::getNumGPUs()));
-  return {at::kCUDA, static_cast<at::DeviceIndex>(gpu)};
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(gpu));
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  return device;
 }
 
 /// How many ranks hold one model together.
@@ -54,13 +58,20 @@ int shard_size(const TrainConfig& config, const distributed::Environment& enviro
   }
 }
 
-fsdp::ShardContext shard_context(const TrainConfig& config, distributed::DeviceMesh& mesh,
-                                 at::Device device) {
+/// Host bytes that this rank may take.
+int64_t host_budget(const TrainConfig& config, const distributed::Environment& environment) {
+  if (config.memory.host_gib == 0) return std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(config.memory.host_gib * (1 << 30) / environment.local_world_size);
+}
+
+fsdp::ShardContext shard_context(const TrainConfig& config, distributed::DeviceMesh& mesh, at::Device device,
+                                 fsdp::HostMemory& host_memory) {
   return {.mesh = mesh,
           .device = device,
           .precision = precision_of(config).shards,
           .reshard_after_forward = config.parallel.strategy != Strategy::kShardGradOp,
-          .no_sync = config.train.no_sync};
+          .no_sync = config.train.no_sync,
+          .host_memory = config.memory.offload_parameters ? &host_memory : nullptr};
 }
 
 dataset::DatasetOptions dataset_options(const TrainConfig& config,
@@ -90,10 +101,13 @@ class Trainer {
         ranks_(distributed::ProcessGroup::create(environment, device_,
                                                  std::chrono::seconds(config.distributed.timeout_seconds))),
         mesh_(*ranks_, shard_size(config, environment)),
-        state_((make_trainable(), transformer().groups()), shard_context(config, mesh_, device_)),
+        host_memory_(device_, host_budget(config, environment)),
+        state_((make_trainable(), transformer().groups()),
+               shard_context(config, mesh_, device_, host_memory_)),
         loss_scale_(precision_of(config).needs_loss_scale()) {
     initialize_weights();
-    optimizer_ = std::make_unique<Optimizer>(state_, config.optimizer, config.ema.decay);
+    optimizer_ = std::make_unique<Optimizer>(state_, config, device_,
+                                             config.memory.offload_optimizer ? &host_memory_ : nullptr);
     checkpoints_ =
         std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, state_, *optimizer_, loss_scale_);
     start_data(resume);
@@ -126,6 +140,7 @@ class Trainer {
   std::optional<TransformerFiles> weights_;  // that a pretrained transformer starts from, until it has
   std::unique_ptr<distributed::ProcessGroup> ranks_;
   distributed::DeviceMesh mesh_;
+  fsdp::HostMemory host_memory_;
   fsdp::ShardedState state_;
   LossScale loss_scale_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -63,3 +63,20 @@ def test_steps_without_a_finite_gradient_end_the_run(flowshard, tiny_run):
     records = metrics(tiny_run / "out/metrics.jsonl")
     assert [record["loss"] for record in records] == [None, None] and records[-1]["skipped_steps"] == 2
     assert not (tiny_run / "out/checkpoints").exists()
+
+
+@pytest.mark.parametrize("settings", [
+    ["optimizer.state_dtype=int8", "ema.decay=0.9"],
+    ["precision.mode=bf16_pure", "optimizer.state_dtype=int8", "parallel.strategy=shard_grad_op"],
+    ["precision.mode=bf16", "memory.offload_parameters=true", "memory.offload_optimizer=true", "memory.host_gib=0.001"],
+], ids=["int8", "bf16_pure", "offloaded"])
+def test_a_run_that_goes_on_equals_one_without_a_break(flowshard, tiny_run, settings):
+    """Codes, stochastic rounding and what lies in host memory come back bit by bit."""
+    save_transformer(tiny_run, lambda model: None)
+    assert train(flowshard, 2, *settings, "run.output_dir=whole").returncode == 0
+    for steps in [2, 4]:
+        result = train(flowshard, 2, *settings, f"train.steps={steps}")
+        assert result.returncode == 0, result.stderr
+    assert metrics(tiny_run / "out/metrics.jsonl") == metrics(tiny_run / "whole/metrics.jsonl")
+    for path in (tiny_run / "whole/checkpoints/step-00000004").glob("*.safetensors"):
+        assert (tiny_run / "out/checkpoints/step-00000004" / path.name).read_bytes() == path.read_bytes()
