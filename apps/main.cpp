@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   CLI::App app("Train and serve FLUX.1-dev on many GPUs.", "flowshard");
   app.set_version_flag("--version", "flowshard " FLOWSHARD_VERSION " (LibTorch " TORCH_VERSION ")");
   app.require_subcommand(1);
+  flowshard::apps::add_bench(app);
   flowshard::apps::add_convert(app);
   flowshard::apps::add_dataset(app);
   flowshard::apps::add_eval(app);

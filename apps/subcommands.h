@@ -13,6 +13,7 @@ class App;
 
 namespace flowshard::apps {
 
+void add_bench(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_dataset(CLI::App& app);
 void add_eval(CLI::App& app);
