@@ -24,10 +24,10 @@ class RunnerError(Exception):
         self.message = message
 
 
-def run_files(subcommand, source, target, *args, options=None):
-    """Runs `subcommand` from one safetensors file to another."""
+def run_files(subcommand, source, target, *args, options=None, folder=None):
+    """Runs `subcommand` from one safetensors file to another, in `folder`."""
     command = [RUNNER, subcommand, source, target, json.dumps(options or {}), *map(str, args)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT, cwd=folder)
     if result.returncode != 0:
         raise RunnerError(result.returncode, (result.stderr.strip().splitlines() or [""])[-1])
 

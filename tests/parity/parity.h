@@ -32,6 +32,7 @@ Result t5(const Request& request);
 Result t5_buckets(const Request& request);
 Result vae_encode(const Request& request);
 Result vae_decode(const Request& request);
+Result training_batches(const Request& request);
 Result transformer(const Request& request);
 Result schedule(const Request& request);
 

@@ -18,6 +18,7 @@ const std::map<std::string, Result (*)(const Request&)> kSubcommands = {
     {"t5-buckets", t5_buckets},
     {"vae-encode", vae_encode},
     {"vae-decode", vae_decode},
+    {"training-batches", training_batches},
     {"transformer", transformer},
     {"schedule", schedule},
 };
