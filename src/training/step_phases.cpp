@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/standard_streams.h"
+
 namespace flowshard::training {
 namespace {
 
@@ -22,6 +24,7 @@ void StepPhases::begin(std::string_view name) {
   seconds_[name_] += seconds_since(phase_start_);
   phase_start_ = Clock::now();
   name_ = name;
+  if (!log_prefix_.empty()) print_line("{}{}", log_prefix_, where());
 }
 
 double StepPhases::seconds(std::string_view name) const {

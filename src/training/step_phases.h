@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace flowshard::training {
 
@@ -15,6 +16,9 @@ inline constexpr std::string_view kLoadingPhase = "loading a batch", kEncodingPh
 
 class StepPhases {
  public:
+  /// `log_prefix`: what begins is also a line on stderr, after this; empty: it is not.
+  explicit StepPhases(std::string log_prefix = "") : log_prefix_(std::move(log_prefix)) {}
+
   /// Times start from zero.
   void begin_step(int64_t step);
 
@@ -32,6 +36,7 @@ class StepPhases {
  private:
   using Clock = std::chrono::steady_clock;
 
+  std::string log_prefix_;
   int64_t step_ = 0;
   std::string name_;
   Clock::time_point step_start_, phase_start_;

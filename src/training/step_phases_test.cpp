@@ -26,6 +26,14 @@ TEST(StepPhases, EachPhaseHasItsOwnTime) {
   EXPECT_GE(phases.step_seconds(), phases.seconds("data") + phases.seconds("forward pass"));
 }
 
+TEST(StepPhases, WhatBeginsIsALineIfAskedFor) {
+  testing::internal::CaptureStderr();
+  StepPhases phases("rank 1 of 2: ");
+  phases.begin_step(12);
+  phases.begin("forward pass");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 1 of 2: step 12 (forward pass)\n");
+}
+
 TEST(StepPhases, AStepStartsFromZero) {
   StepPhases phases;
   phases.begin_step(1);

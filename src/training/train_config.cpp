@@ -14,6 +14,8 @@ void add_run_keys(ConfigSchema& schema, TrainConfig& config) {
              {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}});
   schema.add("run.log_every_steps", &config.run.log_every_steps,
              "steps between two progress lines when the output is no terminal", {.min = 1, .max = 1'000'000});
+  schema.add("run.log_phases", &config.run.log_phases,
+             "every rank writes what it begins in each step to stderr: where does one hang?");
 
   schema.add("model.path", &config.model.path, "model folder in the diffusers layout").required();
   schema.add("model.initialization", &config.model.initialization,

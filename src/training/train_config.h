@@ -30,6 +30,7 @@ struct TrainConfig {
     int64_t seed = 0;
     Device device = Device::kCpu;
     int64_t log_every_steps = 10;
+    bool log_phases = false;
   } run;
 
   struct Model {

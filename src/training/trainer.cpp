@@ -104,7 +104,10 @@ class Trainer {
         host_memory_(device_, host_budget(config, environment)),
         state_((make_trainable(), transformer().groups()),
                shard_context(config, mesh_, device_, host_memory_)),
-        loss_scale_(precision_of(config).needs_loss_scale()) {
+        loss_scale_(precision_of(config).needs_loss_scale()),
+        phases_(config.run.log_phases
+                    ? fmt::format("rank {} of {}: ", environment.rank, environment.world_size)
+                    : "") {
     initialize_weights();
     optimizer_ = std::make_unique<Optimizer>(state_, config, device_,
                                              config.memory.offload_optimizer ? &host_memory_ : nullptr);
@@ -293,7 +296,9 @@ telemetry::StepRecord Trainer::record(double loss, double grad_norm) const {
           .extras = {{"data_seconds", phases_.seconds(kLoadingPhase)},
                      {"encode_seconds", phases_.seconds(kEncodingPhase)},
                      {"skipped_steps", static_cast<double>(optimizer_->skipped_steps())},
-                     {"loss_scale", loss_scale_.factor()}}};
+                     {"loss_scale", loss_scale_.factor()},
+                     {"epoch", static_cast<double>(samples_seen_) /
+                                   static_cast<double>(loader_->stats().num_samples)}}};
 }
 
 int Trainer::run() {
