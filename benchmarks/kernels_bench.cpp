@@ -168,7 +168,7 @@ at::Tensor zeros(at::ScalarType type, int64_t count = kBlockParameters) {
 
 Timing time_fused_adamw() {
   const at::Tensor param = zeros(at::kFloat), exp_avg = zeros(at::kFloat), exp_avg_sq = zeros(at::kFloat);
-  const at::Tensor gradient = at::randn_like(param), step_count = zeros(at::kFloat, 1).squeeze();
+  const at::Tensor gradient = at::randn_like(param), step_count = at::ones({}, at::kCUDA);
   return time_on_gpu([&](int) {
     at::_fused_adamw_(param, gradient, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/{}, step_count, 1e-4, 0.9,
                       0.999, 0.01, 1e-8, /*amsgrad=*/false, /*maximize=*/false);
