@@ -7,6 +7,15 @@ import training_run
 from training_run import PROGRAM
 
 
+def pytest_addoption(parser):
+    parser.addoption("--soak-steps", type=int, default=500, help="optimizer steps of test_soak.py")
+
+
+@pytest.fixture
+def soak_steps(request):
+    return request.config.getoption("--soak-steps")
+
+
 def run_flowshard(folder, *args, timeout=120, **options):
     words = [arg if isinstance(arg, bytes) else str(arg) for arg in args]
     return subprocess.run([PROGRAM, *words], cwd=folder, capture_output=True, timeout=timeout, encoding="utf-8",
