@@ -1,5 +1,7 @@
 // flowshard bench collectives: the bandwidths that docs/scaling.md and `flowshard plan` reckon with, measured
 // on the user's own machines.
+#include "bench.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -116,6 +118,7 @@ void run(const CollectivesOptions& options) {
 void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure the machine");
   bench->require_subcommand(1);
+  add_bench_step(*bench);
   auto options = std::make_shared<CollectivesOptions>();
   CLI::App* collectives =
       bench->add_subcommand("collectives", "Bandwidths between the ranks of a job, and between GPU and host");

@@ -80,7 +80,9 @@ TEST_P(AdamWGpu, FollowsTheCpuOverSteps) {
   // side.
   const auto [exp_avg, exp_avg_sq] = moments(tensors);
   const auto [expected_exp_avg, expected_exp_avg_sq] = moments(expected);
-  EXPECT_LT(relative_error(tensors.param.cpu(), expected.param), kind.param == at::kFloat ? 3e-6 : 1e-3);
+  const double one = count == 1 ? 10 : 1;  // nothing evens out
+  EXPECT_LT(relative_error(tensors.param.cpu(), expected.param),
+            one * (kind.param == at::kFloat ? 3e-6 : 1e-3));
   EXPECT_LT(relative_error(exp_avg, expected_exp_avg), kind.codes ? 1e-3 : 1e-6);
   EXPECT_LT(relative_error(exp_avg_sq, expected_exp_avg_sq), kind.codes ? 1e-3 : 1e-6);
 }

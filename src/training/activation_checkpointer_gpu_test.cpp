@@ -94,7 +94,7 @@ TEST_P(ActivationCheckpointerGpu, EveryModeKeepsWhatTheTableSaysAndComputesTheSa
     for (size_t i = 0; i < pass.gradients.size(); ++i) {
       const at::Tensor expected = none.gradients[i].to(at::kFloat);
       const at::Tensor difference = pass.gradients[i].to(at::kFloat) - expected;
-      EXPECT_LE(difference.norm().item<double>(), 2e-3 * expected.norm().item<double>())
+      EXPECT_LE(difference.norm().item<double>(), 1e-2 * expected.norm().item<double>())
           << model.parameters()[i]->name;
     }
   }

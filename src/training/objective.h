@@ -11,15 +11,9 @@
 #include "training/sample_encoder.h"
 #include "training/step_phases.h"
 #include "training/train_config.h"
+#include "training/transformer_pass.h"
 
 namespace flowshard::training {
-
-/// What a pass must know of its step.
-struct StepPass {
-  int64_t global_samples = 1;  // of the step, over all ranks and passes
-  double loss_scale = 1;       // factor of the gradients
-  bool is_last_of_step = true;
-};
 
 class Objective {
  public:
@@ -40,8 +34,8 @@ class Objective {
 
   TrainConfig config_;
   models::FlowTransformer transformer_;
-  models::RotaryAngles angles_;  // of every batch, once there has been one
   SampleEncoder encoder_;
+  TransformerPass pass_;
 };
 
 }  // namespace flowshard::training

@@ -12,15 +12,10 @@
 #include "dataset/dataset.h"
 #include "model_folder/model_folder.h"
 #include "model_folder/text_conditioning.h"
+#include "training/encoded_batch.h"
 #include "training/train_config.h"
 
 namespace flowshard::training {
-
-struct EncodedBatch {
-  at::Tensor x0;   // [B, L, C] fp32, packed latents: (posterior mean - shift) * scale
-  at::Tensor txt;  // [B, T, context_in_dim]
-  at::Tensor y;    // [B, vec_in_dim]
-};
 
 class SampleEncoder {
  public:

@@ -21,6 +21,7 @@ void StepPhases::begin_step(int64_t step) {
 }
 
 void StepPhases::begin(std::string_view name) {
+  if (synchronize_) synchronize_();
   seconds_[name_] += seconds_since(phase_start_);
   phase_start_ = Clock::now();
   name_ = name;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@ class StepPhases {
  public:
   /// `log_prefix`: what begins is also a line on stderr, after this; empty: it is not.
   explicit StepPhases(std::string log_prefix = "") : log_prefix_(std::move(log_prefix)) {}
+  /// `synchronize` waits for the device at the end of every phase, so that each pays for its own work.
+  explicit StepPhases(std::function<void()> synchronize) : synchronize_(std::move(synchronize)) {}
 
   /// Times start from zero.
   void begin_step(int64_t step);
@@ -29,6 +32,8 @@ class StepPhases {
   /// the phases that wait for its results pay for it.
   double seconds(std::string_view name) const;
   double step_seconds() const;
+  /// Of every phase that has ended, by name.
+  const std::map<std::string, double, std::less<>>& all_seconds() const { return seconds_; }
 
   /// "step 12 (forward pass)"
   std::string where() const;
@@ -37,6 +42,7 @@ class StepPhases {
   using Clock = std::chrono::steady_clock;
 
   std::string log_prefix_;
+  std::function<void()> synchronize_;
   int64_t step_ = 0;
   std::string name_;
   Clock::time_point step_start_, phase_start_;

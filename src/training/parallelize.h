@@ -1,0 +1,26 @@
+// How a run is laid out over ranks and devices, from its configuration.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "distributed/environment.h"
+#include "fsdp/policy.h"
+#include "training/train_config.h"
+
+namespace flowshard::training {
+
+/// The device of this rank, which becomes the current one. Throws ConfigError if it is not there.
+at::Device device_of(const TrainConfig& config, const distributed::Environment& environment);
+
+/// How many ranks hold one model together.
+int shard_size(const TrainConfig& config, const distributed::Environment& environment);
+
+/// Host bytes that this rank may take for what is kept off its device.
+int64_t host_budget(const TrainConfig& config, const distributed::Environment& environment);
+
+fsdp::ShardContext shard_context(const TrainConfig& config, distributed::DeviceMesh& mesh, at::Device device,
+                                 fsdp::HostMemory& host_memory);
+
+}  // namespace flowshard::training
