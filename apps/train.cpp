@@ -17,7 +17,7 @@ namespace {
 struct TrainOptions {
   std::string config_file;
   std::vector<ConfigEntry> overrides;
-  training::Resume resume = training::Resume::kNever;
+  training::Resume resume;
   bool explain = false;
   bool check = false;
 };
@@ -90,17 +90,23 @@ void add_train(CLI::App& app) {
   train
       ->add_option_function<std::string>(
           "--resume",
-          [options](const std::string& mode) {
-            options->resume = mode == "auto" ? training::Resume::kAuto : training::Resume::kNever;
+          [options](const std::string& from) {
+            using From = training::Resume::From;
+            options->resume.from = from == "never"  ? From::kNothing
+                                   : from == "auto" ? From::kOutput
+                                                    : From::kCheckpoint;
+            options->resume.path = from;
           },
-          "auto: go on from the newest checkpoint of run.output_dir, if there is one; never: start anew")
-      ->check(CLI::IsMember({"auto", "never"}))
+          "auto: go on from the newest checkpoint of run.output_dir, if there is one; never: start anew; "
+          "or a checkpoint or the output folder of another run: a new run starts from there")
+      ->type_name("auto|never|PATH")
       ->default_str("never");
   train->add_flag("--check", options->check, "Check the configuration and print it with all defaults");
   train->add_flag("--explain", options->explain, "Print every key with allowed values, default and meaning");
   train->footer(
       "Examples:\n"
       "  flowshard launch --nproc_per_node 2 -- train configs/quickstart.toml --resume auto\n"
+      "  flowshard train run.toml --resume runs/a/checkpoints/step-00000200 --set run.output_dir=runs/b\n"
       "  flowshard train configs/quickstart.toml --check --set train.steps=100 --set "
       "run.output_dir=runs/try\n"
       "  flowshard train --explain");

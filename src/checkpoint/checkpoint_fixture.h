@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/checkpoint_save.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/save_training_checkpoint.h"
 
 namespace flowshard::checkpoint {
 
@@ -62,35 +62,35 @@ inline TrainingState tiny_state(int64_t step, std::string run_id = "run") {
           .extra = {{"epoch", 3}}};
 }
 
-inline bool alone(bool ok) { return ok; }
+inline Progress alone(Progress own) { return own; }
 
 /// Saves the tiny model with one rank.
 inline void save_alone(const std::filesystem::path& folder, const TrainingState& state, int64_t keep = 0,
                        const Agree& agree = alone) {
-  save_training_checkpoint({.folder = folder, .rank = 0, .num_shards = 1, .keep = keep}, tiny_shards(0, 1),
-                           state, agree);
+  CheckpointSave({.folder = folder, .rank = 0, .num_shards = 1, .keep = keep}, tiny_shards(0, 1), state)
+      .wait(agree);
 }
 
 /// Saves the tiny model with each of `options` on a thread of its own. Returns what each threw, or "".
 inline std::vector<std::string> save_with_threads(const std::vector<SaveOptions>& options,
                                                   const TrainingState& state) {
   std::vector<std::string> errors(options.size());
-  std::vector<char> votes(options.size());
+  std::vector<Progress> votes(options.size());
   std::barrier<> barrier(static_cast<ptrdiff_t>(options.size()));
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < options.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      const Agree agree = [&](bool ok) {
-        votes[rank] = ok;
+      const Agree agree = [&](Progress own) {
+        votes[rank] = own;
         barrier.arrive_and_wait();
-        const bool all = std::ranges::count(votes, 0) == 0;
+        const Progress all = *std::ranges::max_element(votes);
         barrier.arrive_and_wait();
         return all;
       };
       try {
         const int64_t num_shards = options[rank].num_shards;
         const int64_t shard = std::min(options[rank].rank, num_shards - 1);
-        save_training_checkpoint(options[rank], tiny_shards(shard, num_shards), state, agree);
+        CheckpointSave(options[rank], tiny_shards(shard, num_shards), state).wait(agree);
       } catch (const std::exception& error) {
         errors[rank] = error.what();
       }

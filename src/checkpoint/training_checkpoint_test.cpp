@@ -83,7 +83,7 @@ TEST_F(TrainingCheckpointTest, TheFirstVersionOfTheFormatIsRead) {
   path_ = folder_.path() / "step-00000300";
   std::vector<GroupShards> groups = tiny_shards(0, 1);
   for (GroupShards& group : groups) group.states.resize(1);  // version 1 knows fp32 alone
-  save_training_checkpoint({.folder = folder_.path()}, groups, tiny_state(300), alone);
+  CheckpointSave({.folder = folder_.path()}, groups, tiny_state(300)).wait(alone);
   for (const char* group : {"0", "1", "2"}) {
     replace_in_json("layout.json", fmt::format("/groups/{}/states", group), {"model"});
   }

@@ -6,13 +6,17 @@
 #include <random>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/save_training_checkpoint.h"
 #include "checkpoint/training_checkpoint.h"
 #include "core/error.h"
 #include "core/standard_streams.h"
 
 namespace flowshard::training {
 namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::Progress;
+
+constexpr const char* kCheckpointsFolder = "checkpoints";
 
 checkpoint::GroupLayout layout_of(const fsdp::ParamGroup& group) {
   checkpoint::GroupLayout layout{
@@ -32,36 +36,55 @@ std::string new_run_id(distributed::ProcessGroup& ranks, at::Device device) {
   return fmt::format("{:08x}{:08x}", bits[0].item<int64_t>(), bits[1].item<int64_t>());
 }
 
+/// Whether the newest of the checkpoints in `folder` whose state can be read is from a run that was started
+/// from `path`.
+bool was_started_from(const fs::path& folder, const fs::path& path) {
+  for (const auto& published : checkpoint::published_checkpoints(folder)) {
+    try {
+      const auto state = checkpoint::read_training_state(published.path / checkpoint::kStateName);
+      return state.extra.value("started_from", "") == fs::weakly_canonical(path).string();
+    } catch (const CheckpointError&) {  // load_first() will say what is wrong with it
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const TrainConfig& config, const std::filesystem::path& base_model,
-                               distributed::ProcessGroup& ranks, const fsdp::ShardedState& state,
-                               Optimizer& optimizer, LossScale& loss_scale)
+                               distributed::ProcessGroup& ranks, at::Device device,
+                               const fsdp::ShardedState& state, Optimizer& optimizer, LossScale& loss_scale)
     : config_(config),
       base_model_(std::filesystem::absolute(base_model)),
-      folder_(std::filesystem::path(config.run.output_dir) / "checkpoints"),
+      folder_(fs::path(config.run.output_dir) / kCheckpointsFolder),
       ranks_(ranks),
+      device_(device),
       state_(state),
       optimizer_(optimizer),
-      loss_scale_(loss_scale) {}
+      loss_scale_(loss_scale),
+      copies_(device) {}
 
-at::Device RunCheckpoints::device() const { return state_.groups()[0]->master_shard().device(); }
-
-bool RunCheckpoints::agree(bool ok) {
-  const at::Tensor failures = at::tensor({ok ? 0.0f : 1.0f}).to(device());
-  ranks_.all_reduce_sum(failures)->wait();
-  return failures.item<float>() == 0;
+checkpoint::GroupShards RunCheckpoints::shards_of(size_t group) const {
+  const fsdp::ParamGroup& parameters = *state_.groups()[group];
+  checkpoint::GroupShards shards{.layout = layout_of(parameters), .states = optimizer_.states(group)};
+  shards.states.insert(shards.states.begin(), {"model", parameters.master_shard()});
+  return shards;
 }
 
-std::string RunCheckpoints::save(int64_t samples_seen, uint64_t data_fingerprint) {
-  if (run_id_.empty()) run_id_ = new_run_id(ranks_, device());
-  std::vector<checkpoint::GroupShards> groups;
-  for (size_t i = 0; i < state_.groups().size(); ++i) {
-    const fsdp::ParamGroup& group = *state_.groups()[i];
-    groups.push_back({.layout = layout_of(group), .states = optimizer_.states(i)});
-    auto& states = groups.back().states;
-    states.insert(states.begin(), {"model", group.master_shard()});
+Progress RunCheckpoints::agree(Progress own) {
+  const at::Tensor own_counts = at::zeros({4}, at::kFloat);
+  own_counts[static_cast<int64_t>(own)] = 1;
+  const at::Tensor counts = own_counts.to(device_);
+  ranks_.all_reduce_sum(counts)->wait();
+  const at::Tensor ranks_at = counts.cpu();
+  for (const Progress progress : {Progress::kLate, Progress::kRunning, Progress::kFailed}) {
+    if (ranks_at[static_cast<int64_t>(progress)].item<float>() > 0) return progress;
   }
+  return Progress::kDone;
+}
+
+void RunCheckpoints::start_save(int64_t samples_seen, uint64_t data_fingerprint) {
+  if (run_id_.empty()) run_id_ = new_run_id(ranks_, device_);
   const checkpoint::TrainingState state{.step = optimizer_.step_count(),
                                         .samples_seen = samples_seen,
                                         .run_id = run_id_,
@@ -70,35 +93,96 @@ std::string RunCheckpoints::save(int64_t samples_seen, uint64_t data_fingerprint
                                         .extra = {{"data_fingerprint", data_fingerprint},
                                                   {"skipped_steps", optimizer_.skipped_steps()},
                                                   {"loss_scale", loss_scale_.factor()},
-                                                  {"clean_steps", loss_scale_.clean_steps()}}};
-  checkpoint::save_training_checkpoint({.folder = folder_,
+                                                  {"clean_steps", loss_scale_.clean_steps()},
+                                                  {"started_from", started_from_}}};
+  const int64_t num_shards = state_.groups()[0]->shard_count();
+  const size_t num_groups = state_.groups().size();
+  const auto shards = [this](size_t group) { return shards_of(group); };
+  const bool copied = (config_.checkpoint.async || !device_.is_cpu()) && ranks_.rank() < num_shards;
+  std::vector<checkpoint::GroupShards> groups;
+  if (copied) {
+    groups = copies_.copy(num_groups, shards);
+  } else {
+    for (size_t i = 0; i < num_groups; ++i) groups.push_back(shards(i));
+  }
+  save_.emplace(checkpoint::SaveOptions{.folder = folder_,
                                         .rank = ranks_.rank(),
-                                        .num_shards = state_.groups()[0]->shard_count(),
+                                        .num_shards = num_shards,
                                         .keep = config_.checkpoint.keep},
-                                       groups, state, [this](bool ok) { return agree(ok); });
-  return checkpoint::step_folder_name(state.step);
+                std::move(groups), state);
 }
 
-std::vector<int64_t> RunCheckpoints::published_steps() {
+std::optional<std::string> RunCheckpoints::poll_save() {
+  if (!save_->poll([this](Progress own) { return agree(own); })) return {};
+  std::string name = save_->name();
+  save_.reset();
+  return name;
+}
+
+std::string RunCheckpoints::finish_save() {
+  save_->wait([this](Progress own) { return agree(own); });
+  std::string name = save_->name();
+  save_.reset();
+  return name;
+}
+
+std::vector<fs::path> RunCheckpoints::checkpoints_in(const fs::path& folder) {
   std::vector<int64_t> steps;
   if (ranks_.rank() == 0) {
-    for (const auto& published : checkpoint::published_checkpoints(folder_)) steps.push_back(published.step);
+    for (const auto& published : checkpoint::published_checkpoints(folder)) steps.push_back(published.step);
   }
-  const at::Tensor size = at::tensor({static_cast<int64_t>(steps.size())}).to(device());
+  const at::Tensor size = at::tensor({static_cast<int64_t>(steps.size())}).to(device_);
   ranks_.broadcast(size, 0)->wait();
   steps.resize(static_cast<size_t>(size.item<int64_t>()));
-  if (steps.empty()) return steps;
-  const at::Tensor shared = at::tensor(steps).to(device());
+  std::vector<fs::path> paths;
+  if (steps.empty()) return paths;
+  const at::Tensor shared = at::tensor(steps).to(device_);
   ranks_.broadcast(shared, 0)->wait();
   const at::Tensor host = shared.cpu();
-  return {host.data_ptr<int64_t>(), host.data_ptr<int64_t>() + host.numel()};
+  for (int64_t i = 0; i < host.numel(); ++i) {
+    paths.push_back(folder / checkpoint::step_folder_name(host[i].item<int64_t>()));
+  }
+  return paths;
 }
 
 std::optional<RunCheckpoints::Position> RunCheckpoints::load_latest() {
-  const std::vector<int64_t> steps = published_steps();
+  const std::vector<fs::path> paths = checkpoints_in(folder_);
+  return paths.empty() ? std::nullopt : std::optional(load_first(paths));
+}
+
+RunCheckpoints::Position RunCheckpoints::load_from(const fs::path& path) {
+  const std::vector<fs::path> own = checkpoints_in(folder_);
+  if (was_started_from(folder_, path)) return load_first(own);
+  const bool is_one = checkpoint::TrainingCheckpoint::is_checkpoint(path);
+  const std::vector<fs::path> sources =
+      is_one ? std::vector{path} : checkpoints_in(path / kCheckpointsFolder);
+  if (!own.empty() && !fs::equivalent(own[0], sources.at(0))) {
+    throw ConfigError(
+        "{} is not from a run that was started from {}: give run.output_dir another folder, or go on from it "
+        "with --resume auto",
+        own[0].string(), path.string());
+  }
+  Position position = load_first(sources);
+  position.is_own = !own.empty();
+  if (!position.is_own) run_id_.clear();
+  started_from_ = fs::weakly_canonical(path).string();
+  return position;
+}
+
+void RunCheckpoints::require_checkpoint(const fs::path& path, const fs::path& output) {
+  if (checkpoint::TrainingCheckpoint::is_checkpoint(path)) return;
+  if (checkpoint::latest_checkpoint(path / kCheckpointsFolder)) return;
+  if (was_started_from(output / kCheckpointsFolder, path)) return;
+  throw ConfigError(
+      "--resume: {} is neither a complete checkpoint nor the output folder of a run that has one (or name "
+      "auto "
+      "or never)",
+      path.string());
+}
+
+RunCheckpoints::Position RunCheckpoints::load_first(const std::vector<fs::path>& paths) {
   std::string newest_problem;
-  for (const int64_t step : steps) {
-    const std::filesystem::path path = folder_ / checkpoint::step_folder_name(step);
+  for (const fs::path& path : paths) {
     std::optional<Position> position;
     std::string problem;
     try {
@@ -106,17 +190,17 @@ std::optional<RunCheckpoints::Position> RunCheckpoints::load_latest() {
     } catch (const Error& error) {
       problem = error.what();
     }
-    if (agree(position.has_value())) return position;
+    if (agree(position ? Progress::kDone : Progress::kFailed) == Progress::kDone) return *position;
     if (problem.empty()) problem = fmt::format("{}: another rank cannot read it", path.string());
     if (newest_problem.empty()) newest_problem = problem;
-    if (step != steps.back()) print_line("flowshard train: warning: skipped a checkpoint: {}", problem);
+    if (path != paths.back()) print_line("flowshard train: warning: skipped a checkpoint: {}", problem);
   }
-  if (steps.empty()) return {};
-  throw CheckpointError("none of the {} checkpoints in {} can be read; the newest: {}", steps.size(),
-                        folder_.string(), newest_problem);
+  if (paths.size() == 1) throw CheckpointError("{}", newest_problem);
+  throw CheckpointError("none of the {} checkpoints in {} can be read; the newest: {}", paths.size(),
+                        paths[0].parent_path().string(), newest_problem);
 }
 
-RunCheckpoints::Position RunCheckpoints::load(const std::filesystem::path& path) {
+RunCheckpoints::Position RunCheckpoints::load(const fs::path& path) {
   const auto saved = checkpoint::TrainingCheckpoint::open(path);
   saved.verify_checksums(ranks_.rank(), ranks_.world_size());
   std::vector<checkpoint::GroupLayout::Entry> wanted;
@@ -144,6 +228,7 @@ RunCheckpoints::Position RunCheckpoints::load(const std::filesystem::path& path)
   optimizer_.restore_counts(saved.state().step, extra.value("skipped_steps", int64_t{0}));
   loss_scale_.restore(extra.value("loss_scale", LossScale::kInitial), extra.value("clean_steps", int64_t{0}));
   run_id_ = saved.state().run_id;
+  started_from_ = extra.value("started_from", "");
   return {.samples_seen = saved.state().samples_seen,
           .data_fingerprint = extra.value("data_fingerprint", uint64_t{0})};
 }

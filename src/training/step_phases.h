@@ -13,7 +13,8 @@
 namespace flowshard::training {
 
 /// The phases whose times are recorded.
-inline constexpr std::string_view kLoadingPhase = "loading a batch", kEncodingPhase = "encoding a batch";
+inline constexpr std::string_view kLoadingPhase = "loading a batch", kEncodingPhase = "encoding a batch",
+                                  kSavingPhase = "saving a checkpoint";
 
 class StepPhases {
  public:

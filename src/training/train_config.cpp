@@ -158,6 +158,8 @@ void add_job_keys(ConfigSchema& schema, TrainConfig& config) {
              {.min = 1, .max = 1'000'000'000});
   schema.add("checkpoint.keep", &config.checkpoint.keep, "newest checkpoints of this run that are kept",
              {.min = 1, .max = 1'000'000});
+  schema.add("checkpoint.async", &config.checkpoint.async,
+             "write checkpoints while training goes on, from a copy of the rank's shards in host memory");
   schema.add("distributed.timeout_seconds", &config.distributed.timeout_seconds,
              "seconds a rank waits for the others before it gives up", {.min = 1, .max = 86'400});
 }

@@ -110,6 +110,7 @@ struct TrainConfig {
   struct Checkpoint {
     int64_t every_steps = 200;
     int64_t keep = 3;
+    bool async = true;
   } checkpoint;
 
   struct Distributed {

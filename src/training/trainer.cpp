@@ -27,6 +27,7 @@
 #include "training/parallelize.h"
 #include "training/precision.h"
 #include "training/run_checkpoints.h"
+#include "training/save_request.h"
 #include "training/step_phases.h"
 #include "training/stop_request.h"
 
@@ -50,13 +51,14 @@ dataset::DatasetOptions dataset_options(const TrainConfig& config,
 /// What one rank holds while it trains. Members are in order of construction.
 class Trainer {
  public:
-  Trainer(const TrainConfig& config, const distributed::Environment& environment, Resume resume)
+  Trainer(const TrainConfig& config, const distributed::Environment& environment, const Resume& resume)
       : config_(config),
         environment_(environment),
+        save_request_(environment.rank == 0 ? std::filesystem::path(config.run.output_dir) / "save" : ""),
         device_(device_of(config, environment)),
         folder_(ModelFolder::open(config.model.path)),
         objective_(folder_, config, device_),
-        weights_(check_input()),
+        weights_(check_input(resume)),
         ranks_(distributed::ProcessGroup::create(environment, device_,
                                                  std::chrono::seconds(config.distributed.timeout_seconds))),
         mesh_(*ranks_, shard_size(config, environment)),
@@ -70,8 +72,8 @@ class Trainer {
     initialize_weights();
     optimizer_ = std::make_unique<Optimizer>(state_, config, device_,
                                              config.memory.offload_optimizer ? &host_memory_ : nullptr);
-    checkpoints_ =
-        std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, state_, *optimizer_, loss_scale_);
+    checkpoints_ = std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, device_, state_,
+                                                    *optimizer_, loss_scale_);
     start_data(resume);
   }
 
@@ -82,20 +84,22 @@ class Trainer {
   void make_trainable() {
     for (nn::Parameter* parameter : transformer().parameters()) parameter->trainable = true;
   }
-  std::optional<TransformerFiles> check_input();
+  std::optional<TransformerFiles> check_input(const Resume& resume);
   void initialize_weights();
-  void start_data(Resume resume);
+  void start_data(const Resume& resume);
   dataset::Batch next_batch();
   void warn_of_bad_samples();
   void update(double grad_norm);
   void skip_step(double loss, double grad_norm);
   telemetry::StepRecord step();
   telemetry::StepRecord record(double loss, double grad_norm) const;
-  void save(telemetry::ProgressReporter* progress);
+  void start_save(telemetry::ProgressReporter* progress);
+  void look_after_save(telemetry::ProgressReporter* progress, bool until_done);
   void train_to_end_or_signal(telemetry::MetricsWriter* metrics, telemetry::ProgressReporter* progress);
 
   TrainConfig config_;
   distributed::Environment environment_;
+  SaveRequest save_request_;
   at::Device device_;
   ModelFolder folder_;
   Objective objective_;
@@ -113,11 +117,15 @@ class Trainer {
   int64_t saved_step_ = -1;   // of the newest checkpoint
   size_t num_problems_named_ = 0;
   int64_t skipped_in_a_row_ = 0;
-  int stop_signal_ = 0;  // not 0 on any rank once it is not 0 on one
+  int stop_signal_ = 0;          // not 0 on any rank once it is not 0 on one
+  bool save_requested_ = false;  // of any rank in this step
 };
 
 // What can be known without the other ranks and without work.
-std::optional<TransformerFiles> Trainer::check_input() {
+std::optional<TransformerFiles> Trainer::check_input(const Resume& resume) {
+  if (resume.from == Resume::From::kCheckpoint) {
+    RunCheckpoints::require_checkpoint(resume.path, config_.run.output_dir);
+  }
   dataset::require_shards(dataset::expand_shards(config_.data.shards));
   std::optional<TransformerFiles> weights;
   if (config_.model.initialization == Initialization::kPretrained) {
@@ -139,15 +147,17 @@ void Trainer::initialize_weights() {
   weights_.reset();
 }
 
-void Trainer::start_data(Resume resume) {
+void Trainer::start_data(const Resume& resume) {
   std::optional<RunCheckpoints::Position> saved;
-  if (resume == Resume::kAuto) {
+  if (resume.from == Resume::From::kOutput) {
     saved = checkpoints_->load_latest();
+  } else if (resume.from == Resume::From::kCheckpoint) {
+    saved = checkpoints_->load_from(resume.path);
   } else {
     checkpoints_->require_none();
   }
   samples_seen_ = saved ? saved->samples_seen : 0;
-  if (saved) saved_step_ = optimizer_->step_count();
+  if (saved && saved->is_own) saved_step_ = optimizer_->step_count();
   loader_ = std::make_unique<dataset::BatchLoader>(dataset_options(config_, environment_, samples_seen_));
   warn_of_bad_samples();
   if (saved && saved->data_fingerprint != loader_->stats().fingerprint) {
@@ -228,12 +238,14 @@ telemetry::StepRecord Trainer::step() {
                                        state_, phases_));
   }
   phases_.begin("gradient norm");
-  // One collective for both: ranks must agree on the step to stop at.
+  // One collective for all: ranks must agree on the step to stop at or to save.
   const int own_signal = StopRequest::signal();
-  const at::Tensor sums = at::cat({loss, at::full({1}, own_signal == 0 ? 0.0 : 1.0, loss.options())});
+  const at::Tensor sums = at::cat({loss, at::full({1}, own_signal == 0 ? 0.0 : 1.0, loss.options()),
+                                   at::full({1}, save_request_.take() ? 1.0 : 0.0, loss.options())});
   ranks_->all_reduce_sum(sums)->wait();
   const float mean_loss = sums[0].item<float>();
   if (sums[1].item<float>() > 0) stop_signal_ = own_signal != 0 ? own_signal : SIGTERM;
+  save_requested_ = sums[2].item<float>() > 0;
   const double grad_norm = global_grad_norm(state_, mesh_) / loss_scale_.factor();
   phases_.begin("optimizer step");
   if (std::isfinite(mean_loss) && std::isfinite(grad_norm)) {
@@ -288,25 +300,42 @@ void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
                                      telemetry::ProgressReporter* progress) {
   while (optimizer_->step_count() < config_.train.steps && stop_signal_ == 0) {
     phases_.begin_step(optimizer_->step_count() + 1);
-    const telemetry::StepRecord record = step();
+    look_after_save(progress, !config_.checkpoint.async);
+    telemetry::StepRecord record = step();
+    record.step_seconds -= phases_.seconds(kSavingPhase);
+    if (save_requested_ || record.step % config_.checkpoint.every_steps == 0) start_save(progress);
+    record.extras.emplace_back("save_seconds", phases_.seconds(kSavingPhase));
+    // Before the checkpoint can be published: a resume finds the records of all steps up to its own.
     phases_.begin("metrics");
     if (metrics) metrics->write(record);
     if (progress) progress->update(record);
-    if (record.step % config_.checkpoint.every_steps == 0) save(progress);
   }
-  if (saved_step_ != optimizer_->step_count()) save(progress);
+  if (saved_step_ != optimizer_->step_count()) start_save(progress);
+  look_after_save(progress, true);
 }
 
-void Trainer::save(telemetry::ProgressReporter* progress) {
-  phases_.begin("saving a checkpoint");
-  const std::string name = checkpoints_->save(samples_seen_, loader_->stats().fingerprint);
+// One save is in flight at a time.
+void Trainer::start_save(telemetry::ProgressReporter* progress) {
+  look_after_save(progress, true);
+  phases_.begin(kSavingPhase);
+  checkpoints_->start_save(samples_seen_, loader_->stats().fingerprint);
   saved_step_ = optimizer_->step_count();
-  if (progress) progress->message("saved " + name);
+}
+
+// Asks how far the save in flight is, if there is one, or waits for its end.
+void Trainer::look_after_save(telemetry::ProgressReporter* progress, bool until_done) {
+  if (!checkpoints_->is_saving()) return;
+  phases_.begin(kSavingPhase);
+  const std::optional<std::string> name =
+      until_done ? checkpoints_->finish_save() : checkpoints_->poll_save();
+  if (!name) return;
+  save_request_.done();
+  if (progress) progress->message("saved " + *name);
 }
 
 }  // namespace
 
-int train(const TrainConfig& config, const distributed::Environment& environment, Resume resume) {
+int train(const TrainConfig& config, const distributed::Environment& environment, const Resume& resume) {
   return Trainer(config, environment, resume).run();
 }
 

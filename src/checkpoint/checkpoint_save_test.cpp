@@ -1,4 +1,4 @@
-#include "checkpoint/save_training_checkpoint.h"
+#include "checkpoint/checkpoint_save.h"
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -85,18 +85,18 @@ TEST_F(SaveTest, FailureOfOneRankIsAnErrorOnAllAndLeavesNothing) {
 
 TEST_F(SaveTest, KillBetweenAnyTwoStepsLeavesTheOldOneWhole) {
   save_alone(folder_.path(), tiny_state(100));
-  for (int killed_at = 0; killed_at < 4; ++killed_at) {
+  for (int killed_at = 0; killed_at < 3; ++killed_at) {
     run_and_kill(
         [&] {
           int calls = 0;
-          save_alone(folder_.path(), tiny_state(200), 0, [&](bool ok) {
-            if (calls++ == killed_at) ::raise(SIGKILL);
-            return ok;
+          save_alone(folder_.path(), tiny_state(200), 0, [&](Progress own) {
+            if (own == Progress::kDone && calls++ == killed_at) ::raise(SIGKILL);
+            return own;
           });
         },
         std::chrono::seconds(1));
     EXPECT_EQ(TrainingCheckpoint::open(old_, true).state().step, 100);
-    const bool published = killed_at >= 2;  // the third agreement follows the rename
+    const bool published = killed_at == 2;  // the third agreement follows the rename
     EXPECT_EQ(fs::exists(new_), published) << killed_at;
     EXPECT_EQ(latest_checkpoint(folder_.path()), published ? new_ : old_);
     if (published) {
@@ -113,10 +113,10 @@ TEST_F(SaveTest, KillAtAnyMomentLeavesOnlyWholeCheckpoints) {
   const GroupLayout layout{.name = "", .entries = {{"w", {numel}, 0}}, .numel = numel, .padded_numel = numel};
   const std::vector<GroupShards> groups = {{layout, {{"model", at::ones({numel})}}}};
   const SaveOptions options{.folder = folder_.path(), .rank = 0, .num_shards = 1, .keep = 1};
-  save_training_checkpoint(options, groups, tiny_state(1), alone);
+  CheckpointSave(options, groups, tiny_state(1)).wait(alone);
   for (int64_t step = 2; step <= 16; ++step) {
     // Steps 2, 2, 3, 3, ...: every other save replaces one of the same step, if the last one came that far.
-    run_and_kill([&] { save_training_checkpoint(options, groups, tiny_state(step / 2 + 1), alone); },
+    run_and_kill([&] { CheckpointSave(options, groups, tiny_state(step / 2 + 1)).wait(alone); },
                  std::chrono::milliseconds(6 * (step - 2)));
     const auto published = published_checkpoints(folder_.path());
     ASSERT_FALSE(published.empty());
@@ -130,9 +130,9 @@ TEST_F(SaveTest, ShardThatIsNotWhatWasWrittenIsNotPublished) {
   save_alone(folder_.path(), tiny_state(100));
   const fs::path shard = folder_.path() / "step-00000200.tmp" / shard_file_name(0, 1);
   const auto after_writing = [&](const auto& action) {
-    return [&, calls = 0](bool ok) mutable {
-      if (++calls == 2) action();
-      return ok;
+    return [&, calls = 0](Progress own) mutable {
+      if (own == Progress::kDone && ++calls == 2) action();
+      return own;
     };
   };
   EXPECT_NE(error_of_save(tiny_state(200), after_writing([&] { fs::remove(shard); }))
@@ -143,6 +143,21 @@ TEST_F(SaveTest, ShardThatIsNotWhatWasWrittenIsNotPublished) {
       error_of_save(tiny_state(200), after_writing([&] { fs::resize_file(shard, 9); })).find("has 9 bytes"),
       std::string::npos);
   EXPECT_EQ(names(), (std::vector<std::string>{"step-00000100"}));
+}
+
+TEST_F(SaveTest, StorageThatDoesNotAnswerIsAnError) {
+  const int64_t numel = int64_t{1} << 24;
+  const GroupLayout layout{.name = "", .entries = {{"w", {numel}, 0}}, .numel = numel, .padded_numel = numel};
+  save_alone(folder_.path(), tiny_state(100));
+  CheckpointSave save({.folder = folder_.path(), .deadline = std::chrono::seconds(0)},
+                      {{layout, {{"model", at::ones({numel})}}}}, tiny_state(200));
+  try {
+    save.wait(alone);
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find("step-00000200: it is not done in time"), std::string::npos);
+  }
+  EXPECT_NO_THROW(TrainingCheckpoint::open(old_, true));
 }
 
 TEST_F(SaveTest, FileSizeLimitIsAnErrorAndLeavesNothing) {

@@ -1,6 +1,6 @@
-#include "checkpoint/save_training_checkpoint.h"
+#include "checkpoint/checkpoint_save.h"
 
-#include <exception>
+#include <thread>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_json.h"
@@ -15,17 +15,21 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kSlackBytes = int64_t{1} << 20;  // for the small files
+constexpr std::chrono::milliseconds kAskingInterval{20};
 
-class Save {
+}  // namespace
+
+/// The files of one save, as its stages change them.
+class CheckpointSave::Files {
  public:
-  Save(const SaveOptions& options, const std::vector<GroupShards>& groups, const TrainingState& state)
+  Files(const SaveOptions& options, std::vector<GroupShards> groups, const TrainingState& state)
       : options_(options),
-        groups_(groups),
+        groups_(std::move(groups)),
         state_(state),
         path_(options.folder / step_folder_name(state.step)),
         temporary_path_(temporary_path_of(path_)) {
     layout_.num_shards = options.num_shards;
-    for (const GroupShards& group : groups) {
+    for (const GroupShards& group : groups_) {
       layout_.groups.push_back({group.layout, {}});
       for (const auto& [name, values] : group.states) {
         layout_.groups.back().states.push_back({name, values.scalar_type()});
@@ -36,8 +40,29 @@ class Save {
     check(fault.empty(), fault);
   }
 
+  bool takes_part(Stage stage) const {
+    return stage == Stage::kShards ? options_.rank < options_.num_shards : options_.rank == 0;
+  }
+
+  void run(Stage stage) const {
+    switch (stage) {
+      case Stage::kFolder:
+        return make_folder();
+      case Stage::kShards:
+        return write_shard();
+      case Stage::kPublishing:
+        publish();
+        return remove_older();
+      case Stage::kRemoval:
+        return remove();
+    }
+  }
+
+  const fs::path& path() const { return path_; }
+
+ private:
   // Rank 0, before any other rank writes.
-  void begin() const {
+  void make_folder() const {
     std::error_code error;
     fs::create_directories(options_.folder, error);
     if (error)
@@ -94,9 +119,6 @@ class Save {
     }
   }
 
-  const fs::path& path() const { return path_; }
-
- private:
   fs::path digest_path(int64_t rank) const {
     return temporary_path_ / (shard_file_name(rank, options_.num_shards) + ".digest");
   }
@@ -118,56 +140,82 @@ class Save {
     }
   }
 
-  const SaveOptions& options_;
-  const std::vector<GroupShards>& groups_;
-  const TrainingState& state_;
+  SaveOptions options_;
+  std::vector<GroupShards> groups_;
+  TrainingState state_;
   fs::path path_;
   fs::path temporary_path_;
   CheckpointLayout layout_;
 };
 
-// Runs `action` if this rank has a part in it, and throws on every rank if it failed on any.
-template <typename Action, typename OnFailure>
-void on_all_ranks(const Save& save, const Agree& agree, bool takes_part, const Action& action,
-                  const OnFailure& on_failure) {
-  std::exception_ptr error;
-  try {
-    if (takes_part) action();
-  } catch (...) {
-    error = std::current_exception();
+CheckpointSave::CheckpointSave(const SaveOptions& options, std::vector<GroupShards> groups,
+                               const TrainingState& state)
+    : files_(std::make_shared<const Files>(options, std::move(groups), state)),
+      deadline_(std::chrono::steady_clock::now() + options.deadline) {
+  begin(Stage::kFolder);
+}
+
+std::string CheckpointSave::name() const { return files_->path().filename().string(); }
+
+void CheckpointSave::begin(Stage stage) {
+  stage_ = stage;
+  if (!files_->takes_part(stage)) return;
+  std::packaged_task<void()> task([files = files_, stage] { files->run(stage); });
+  work_ = task.get_future();
+  // Not joined: storage that hangs must not keep the process from ending. The future tells when it is done.
+  std::thread(std::move(task)).detach();
+}
+
+Progress CheckpointSave::own_progress() {
+  if (work_.valid()) {
+    if (work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      return std::chrono::steady_clock::now() < deadline_ ? Progress::kRunning : Progress::kLate;
+    }
+    try {
+      work_.get();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
   }
-  if (agree(error == nullptr)) return;
-  on_failure();
-  if (!error) {
-    throw CheckpointError("cannot save {}: another rank failed to write its part, see its message",
-                          save.path().string());
+  return error_ ? Progress::kFailed : Progress::kDone;
+}
+
+bool CheckpointSave::poll(const Agree& agree) {
+  switch (agree(own_progress())) {
+    case Progress::kRunning:
+      return false;
+    case Progress::kLate:
+      throw CheckpointError("cannot save {}: it is not done in time: does the storage answer?",
+                            files_->path().string());
+    case Progress::kFailed:
+      if (stage_ == Stage::kRemoval) throw_error();
+      begin(Stage::kRemoval);
+      return false;
+    case Progress::kDone:
+      if (stage_ == Stage::kPublishing) return true;
+      begin(stage_ == Stage::kFolder ? Stage::kShards : Stage::kPublishing);
   }
-  try {
-    std::rethrow_exception(error);
-  } catch (const DataError& from_storage) {
-    throw CheckpointError("{}", from_storage.what());
-  } catch (const fs::filesystem_error& from_library) {
-    throw CheckpointError("cannot save {}: {}", save.path().string(), from_library.code().message());
+  return false;
+}
+
+void CheckpointSave::wait(const Agree& agree) {
+  while (!poll(agree)) {
+    if (work_.valid()) work_.wait_for(kAskingInterval);
   }
 }
 
-}  // namespace
-
-void save_training_checkpoint(const SaveOptions& options, const std::vector<GroupShards>& groups,
-                              const TrainingState& state, const Agree& agree) {
-  const Save save(options, groups, state);
-  const bool first = options.rank == 0;
-  const auto clean_up = [&] {
-    if (first) save.remove();
-  };
-  on_all_ranks(
-      save, agree, first, [&] { save.begin(); }, clean_up);
-  on_all_ranks(
-      save, agree, options.rank < options.num_shards, [&] { save.write_shard(); }, clean_up);
-  on_all_ranks(
-      save, agree, first, [&] { save.publish(); }, clean_up);
-  on_all_ranks(
-      save, agree, first, [&] { save.remove_older(); }, [] {});
+void CheckpointSave::throw_error() const {
+  if (!error_) {
+    throw CheckpointError("cannot save {}: another rank failed to write its part, see its message",
+                          files_->path().string());
+  }
+  try {
+    std::rethrow_exception(error_);
+  } catch (const DataError& from_storage) {
+    throw CheckpointError("{}", from_storage.what());
+  } catch (const fs::filesystem_error& from_library) {
+    throw CheckpointError("cannot save {}: {}", files_->path().string(), from_library.code().message());
+  }
 }
 
 }  // namespace flowshard::checkpoint
