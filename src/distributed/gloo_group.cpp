@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "distributed/address.h"
 #include "distributed/backend_group.h"
+#include "distributed/watchdog.h"
 
 namespace flowshard::distributed {
 
@@ -19,8 +20,8 @@ constexpr int kTags = 1 << 30;
 // The messages of one collective, and what is to be done when all have arrived.
 class Exchange : public Work {
  public:
-  Exchange(BackendGroup& group, std::string operation, std::chrono::milliseconds timeout)
-      : group_(group), operation_(std::move(operation)), timeout_(timeout) {}
+  Exchange(BackendGroup& group, Watchdog& watchdog, std::string operation, std::chrono::milliseconds timeout)
+      : group_(group), watchdog_(watchdog), operation_(std::move(operation)), timeout_(timeout) {}
   ~Exchange() override {
     // Abandoned: the transport may still read and write the tensors. Let them live until the process ends.
     for (BackendGroup::Pending& message : messages) {
@@ -29,6 +30,7 @@ class Exchange : public Work {
   }
   void wait() override {
     const auto deadline = Clock::now() + timeout_;
+    const Watchdog::Wait watched(watchdog_, deadline);
     group_.guarded(operation_, start_, [&] {
       while (!messages.empty()) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
@@ -46,6 +48,7 @@ class Exchange : public Work {
 
  private:
   BackendGroup& group_;
+  Watchdog& watchdog_;
   std::string operation_;
   std::chrono::milliseconds timeout_;
   Clock::time_point start_ = Clock::now();
@@ -100,7 +103,10 @@ class GlooGroup : public BackendGroup {
     return work;
   }
 
-  void finish(c10d::Work& work) override { work.wait(options().timeout + kWaitGrace); }
+  void finish(c10d::Work& work) override {
+    const Watchdog::Wait watched(watchdog_, Clock::now() + options().timeout);
+    work.wait(options().timeout + kWaitGrace);
+  }
 
  private:
   // Gloo closes the connections to all ranks when a receive passes its deadline, and has no other way to do
@@ -122,7 +128,7 @@ class GlooGroup : public BackendGroup {
   std::unique_ptr<Exchange> exchange(const std::string& operation,
                                      const std::function<at::Tensor(int to)>& outgoing,
                                      const std::function<at::Tensor(int from)>& incoming) {
-    auto work = std::make_unique<Exchange>(*this, operation, options().timeout);
+    auto work = std::make_unique<Exchange>(*this, watchdog_, operation, options().timeout);
     const int tag = tag_ = (tag_ + 1) % kTags;
     guarded(operation, Clock::now(), [&] {
       for (int distance = 1; distance < world_size(); ++distance) {
@@ -150,6 +156,7 @@ class GlooGroup : public BackendGroup {
 
   int tag_ = 0;
   std::vector<at::Tensor> idle_buffers_;
+  Watchdog watchdog_{[this] { leave(); }};  // see [Note: clock of the day]
 };
 
 // GLOO_SOCKET_IFNAME, or else the address on the route to rank 0: a host's own name often stands for

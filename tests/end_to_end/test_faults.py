@@ -182,13 +182,13 @@ def test_storage_that_becomes_read_only(tiny_run):
                 assert subprocess.run([PROGRAM, "inspect", f"out/checkpoints/{name}"], cwd=tiny_run, capture_output=True).returncode == 0
 
 
-JUMPING_CLOCK = r"""
+STEPPED_CLOCK = r"""
 #define _GNU_SOURCE
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
-static long jump(long seconds) { return seconds - (seconds % 2 ? 86400 : 0); }  // a day, every second
+static long jump(long seconds) { return access("FILE", F_OK) == 0 ? seconds : seconds + BEFORE; }
 int clock_gettime(clockid_t id, struct timespec* now) {
   int result = syscall(SYS_clock_gettime, id, now);
   if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) now->tv_sec = jump(now->tv_sec);
@@ -211,31 +211,46 @@ time_t time(time_t* out) {
 """
 
 
-@pytest.fixture(scope="module")
-def jumping_clock(tmp_path_factory):
-    """A library that makes the clock of the day jump to and fro, as seen against that of the kernel's waits: forward only, the
-    waits of Gloo in LibTorch follow the clock of the day backwards (docs/operations.md)."""
-    folder = tmp_path_factory.mktemp("clock")
-    (folder / "clock.c").write_text(JUMPING_CLOCK)
-    run("gcc", "-shared", "-fPIC", "-O1", "-o", folder / "clock.so", folder / "clock.c")
-    dates = {subprocess.run(["date", "+%j"], env={**os.environ, "LD_PRELOAD": str(folder / "clock.so")}, capture_output=True,
-                            text=True).stdout for _ in range(2) if not time.sleep(1.01)}
-    assert len(dates) == 2, "it does not jump"
-    return folder / "clock.so"
+@pytest.fixture(params=[-86400, 86400], ids=["forward", "back"])
+def steppable_clock(request, tmp_path):
+    """A library that makes the clock of the day wrong by a day, until set_right() steps it."""
+    source, library, file = tmp_path / "clock.c", tmp_path / "clock.so", tmp_path / "right"
+    source.write_text(STEPPED_CLOCK.replace("FILE", str(file)).replace("BEFORE", str(request.param)))
+    run("gcc", "-shared", "-fPIC", "-O1", "-o", library, source)
+
+    def day():
+        return subprocess.run(["date", "+%j"], env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True).stdout
+
+    def set_right():
+        before = day()
+        file.touch()
+        assert day() != before
+
+    return library, set_right
 
 
-def test_a_clock_that_jumps(tiny_run, whole, jumping_clock):
-    """Training is the same, and a frozen rank is found in the time that was set."""
-    for process in by_hand(tiny_run, "--set", "train.steps=12", LD_PRELOAD=jumping_clock):
+def test_a_clock_that_is_set_during_a_wait(tiny_run, steppable_clock):
+    """A frozen rank is found in the time that was set."""
+    library, set_right = steppable_clock
+    ranks = by_hand(tiny_run, *LONG, "--set", "distributed.timeout_seconds=4", LD_PRELOAD=library)
+    eventually(lambda: num_records(tiny_run / "out") >= 3, "step 3")
+    ranks[1].send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    time.sleep(1)
+    set_right()
+    code, stderr = end(ranks[0], timeout=40)
+    ranks[1].kill()
+    assert code == 3 and "no sign of rank 1" in stderr.splitlines()[-1], stderr
+    assert 3 < time.monotonic() - began < 4 + 10
+    ranks[1].communicate()
+
+
+def test_a_clock_that_is_set_while_training(tiny_run, whole, steppable_clock):
+    library, set_right = steppable_clock
+    ranks = by_hand(tiny_run, "--set", "train.steps=12", LD_PRELOAD=library)
+    eventually(lambda: num_records(tiny_run / "out") >= 3, "step 3")
+    set_right()
+    for process in ranks:
         code, stderr = end(process)
         assert code == 0, stderr
     assert metrics(tiny_run / "out/metrics.jsonl") == whole
-    ranks = by_hand(tiny_run, *LONG, "--resume", "auto", "--set", "distributed.timeout_seconds=3", LD_PRELOAD=jumping_clock)
-    eventually(lambda: num_records(tiny_run / "out") >= 15, "step 15")
-    ranks[1].send_signal(signal.SIGSTOP)
-    began = time.monotonic()
-    code, stderr = end(ranks[0], timeout=30)
-    ranks[1].kill()
-    assert code == 3 and "no sign of rank 1" in stderr, stderr
-    assert 2 < time.monotonic() - began < 3 + 10
-    ranks[1].communicate()
