@@ -18,17 +18,15 @@ std::vector<Change> changes(const TrainConfig& config) {
       {"parallel.strategy=full_shard", [](TrainConfig& c) { c.parallel.strategy = Strategy::kFullShard; }},
       {"memory.activation_checkpointing=full",
        [](TrainConfig& c) { c.memory.activation_checkpointing = ActivationCheckpointing::kFull; }},
-      {"precision.mode=bf16_pure", [](TrainConfig& c) { c.precision = {.mode = Precision::kBf16Pure}; }},
       {"train.no_sync=false", [](TrainConfig& c) { c.train.no_sync = false; }},
       {"ema.decay=0", [](TrainConfig& c) { c.ema.decay = 0; }}};
-  if (config.memory.activation_checkpointing == ActivationCheckpointing::kNone) {
-    result.push_back({"memory.activation_checkpointing=selective", [](TrainConfig& c) {
-                        c.memory.activation_checkpointing = ActivationCheckpointing::kSelective;
-                      }});
-  }
-  if (config.precision.mode == Precision::kFp32)
+  if (config.precision.mode == Precision::kFp32) {
     result.push_back(
         {"precision.mode=bf16", [](TrainConfig& c) { c.precision = {.mode = Precision::kBf16}; }});
+  } else {
+    result.push_back(
+        {"precision.mode=bf16_pure", [](TrainConfig& c) { c.precision = {.mode = Precision::kBf16Pure}; }});
+  }
   if (config.train.batch_size % 2 == 0) {
     const int64_t half = config.train.batch_size / 2, passes = 2 * config.train.gradient_accumulation_steps;
     result.push_back(

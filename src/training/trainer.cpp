@@ -22,8 +22,11 @@
 #include "training/gradient_norm.h"
 #include "training/learning_rate.h"
 #include "training/loss_scale.h"
+#include "training/memory_check.h"
+#include "training/model_sizes.h"
 #include "training/objective.h"
 #include "training/optimizer.h"
+#include "training/out_of_memory.h"
 #include "training/parallelize.h"
 #include "training/precision.h"
 #include "training/run_checkpoints.h"
@@ -46,6 +49,14 @@ dataset::DatasetOptions dataset_options(const TrainConfig& config,
           .start_position = start_position,
           .num_threads = static_cast<int>(config.data.num_threads),
           .max_bad_fraction = config.data.max_bad_fraction};
+}
+
+JobSize job_size(const distributed::Environment& environment) {
+  return {.num_ranks = environment.world_size, .ranks_per_host = environment.local_world_size};
+}
+
+std::vector<MemoryAdvice> advise(const TrainConfig& config, const distributed::Environment& environment) {
+  return advise_memory(config, model_sizes({config.model.path}), job_size(environment));
 }
 
 /// What one rank holds while it trains. Members are in order of construction.
@@ -93,6 +104,7 @@ class Trainer {
   void skip_step(double loss, double grad_norm);
   telemetry::StepRecord step();
   telemetry::StepRecord record(double loss, double grad_norm) const;
+  void compare_memory(telemetry::ProgressReporter& progress);
   void start_save(telemetry::ProgressReporter* progress);
   void look_after_save(telemetry::ProgressReporter* progress, bool until_done);
   void train_to_end_or_signal(telemetry::MetricsWriter* metrics, telemetry::ProgressReporter* progress);
@@ -116,6 +128,7 @@ class Trainer {
   int64_t samples_seen_ = 0;  // by all ranks
   int64_t saved_step_ = -1;   // of the newest checkpoint
   size_t num_problems_named_ = 0;
+  bool has_compared_memory_ = false;
   int64_t skipped_in_a_row_ = 0;
   int stop_signal_ = 0;          // not 0 on any rank once it is not 0 on one
   bool save_requested_ = false;  // of any rank in this step
@@ -289,6 +302,9 @@ int Trainer::run() {
     train_to_end_or_signal(metrics.get(), progress.get());
   } catch (const Error&) {
     rethrow_within(phases_.where());
+  } catch (const std::exception&) {
+    rethrow_out_of_memory(phases_.where(), [&] { return advise(config_, environment_); });
+    throw;
   }
   if (stop_signal_ != 0 && progress) {
     progress->message(fmt::format("stopped by signal {}: go on with --resume auto", stop_signal_));
@@ -309,9 +325,17 @@ void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
     phases_.begin("metrics");
     if (metrics) metrics->write(record);
     if (progress) progress->update(record);
+    if (progress && !device_.is_cpu() && !has_compared_memory_) compare_memory(*progress);
   }
   if (saved_step_ != optimizer_->step_count()) start_save(progress);
   look_after_save(progress, true);
+}
+
+// The first step has needed all that later ones will.
+void Trainer::compare_memory(telemetry::ProgressReporter& progress) {
+  has_compared_memory_ = true;
+  const auto estimate = estimate_memory(config_, model_sizes(folder_), job_size(environment_));
+  progress.message(memory_beside_estimate(estimate, device_));
 }
 
 // One save is in flight at a time.
@@ -336,7 +360,15 @@ void Trainer::look_after_save(telemetry::ProgressReporter* progress, bool until_
 }  // namespace
 
 int train(const TrainConfig& config, const distributed::Environment& environment, const Resume& resume) {
-  return Trainer(config, environment, resume).run();
+  std::unique_ptr<Trainer> trainer;
+  try {
+    trainer = std::make_unique<Trainer>(config, environment, resume);
+  } catch (const std::exception&) {
+    rethrow_out_of_memory("before the first step (loading weights)",
+                          [&] { return advise(config, environment); });
+    throw;
+  }
+  return trainer->run();
 }
 
 }  // namespace flowshard::training
