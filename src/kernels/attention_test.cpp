@@ -43,6 +43,51 @@ TEST(Attention, GradientsAreTheDerivatives) {
   EXPECT_LT(gradient_error(loss, inputs), 1e-8);
 }
 
+struct AttentionOfStreams : testing::TestWithParam<at::ScalarType> {
+  AttentionOfStreams() {
+    at::manual_seed(0);
+    for (const int64_t length : {3, 5}) {
+      inputs.push_back(at::randn({2, length, 3, 4, 8}, at::kDouble).to(GetParam()));
+      inputs.push_back(at::randn({8}, at::kDouble).to(GetParam()));
+      inputs.push_back(at::randn({8}, at::kDouble).to(GetParam()));
+    }
+    const at::ScalarType math = GetParam() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor angles = at::rand({8, 4}, math);
+    cos = angles.cos();
+    sin = angles.sin();
+  }
+  /// The result and the gradients of the inputs that require one.
+  std::vector<at::Tensor> run(bool recompute) {
+    std::vector<at::Tensor> leaves;
+    for (const at::Tensor& input : inputs)
+      leaves.push_back(input.detach().clone().set_requires_grad(input.requires_grad()));
+    const std::vector<QkvStream> streams = {{leaves[0], leaves[1], leaves[2]},
+                                            {leaves[3], leaves[4], leaves[5]}};
+    const JointQkv joint = qk_norm_rope(streams, cos, sin);
+    const at::Tensor out =
+        recompute ? attention_of_streams(streams, cos, sin) : attention(joint.q, joint.k, joint.v);
+    (out.transpose(1, 2).flatten(2) * at::arange(32, out.options())).sum().backward();
+    std::vector<at::Tensor> result = {out};
+    for (const at::Tensor& leaf : leaves) {
+      if (leaf.requires_grad()) result.push_back(leaf.grad());
+    }
+    return result;
+  }
+  std::vector<at::Tensor> inputs;
+  at::Tensor cos, sin;
+};
+
+TEST_P(AttentionOfStreams, ResultAndGradientsAreBitwiseThoseOfTheTwoOperations) {
+  for (const bool scales_are_trained : {true, false}) {
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i].set_requires_grad(i % 3 == 0 || scales_are_trained);
+    const std::vector<at::Tensor> actual = run(true), expected = run(false);
+    ASSERT_EQ(actual.size(), scales_are_trained ? 7u : 3u);
+    for (size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(at::equal(actual[i], expected[i])) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, AttentionOfStreams, testing::Values(at::kDouble, at::kFloat, at::kBFloat16));
+
 TEST(Attention, RefusesShapesThatDoNotMatch) {
   const at::Tensor q = at::ones({1, 2, 3, 4});
   EXPECT_THROW(attention(q, at::ones({1, 1, 3, 4}), at::ones({1, 1, 3, 4})), c10::Error);

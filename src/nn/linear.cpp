@@ -141,7 +141,8 @@ at::Tensor linear(const Recipe& recipe, Parameter& weight, Parameter* bias) {
 }
 
 at::Tensor use_copy(Parameter& parameter) {
-  if (!at::GradMode::is_enabled() || !parameter.trainable) return parameter.value;
+  if (!at::GradMode::is_enabled()) return parameter.value;
+  if (!parameter.trainable) return parameter.value.clone();  // the value may be gone when backward reads it
   return UseCopyFunction::apply(parameter.autograd_handle(), reinterpret_cast<int64_t>(&parameter));
 }
 

@@ -18,8 +18,15 @@ std::vector<Change> changes(const TrainConfig& config) {
       {"parallel.strategy=full_shard", [](TrainConfig& c) { c.parallel.strategy = Strategy::kFullShard; }},
       {"memory.activation_checkpointing=full",
        [](TrainConfig& c) { c.memory.activation_checkpointing = ActivationCheckpointing::kFull; }},
+      {"optimizer.state_dtype=int8", [](TrainConfig& c) { c.optimizer.state_dtype = StateDtype::kInt8; }},
       {"train.no_sync=false", [](TrainConfig& c) { c.train.no_sync = false; }},
       {"ema.decay=0", [](TrainConfig& c) { c.ema.decay = 0; }}};
+  if (config.run.device == Device::kCuda) {
+    result.push_back(
+        {"memory.offload_optimizer=true", [](TrainConfig& c) { c.memory.offload_optimizer = true; }});
+    result.push_back(
+        {"memory.offload_parameters=true", [](TrainConfig& c) { c.memory.offload_parameters = true; }});
+  }
   if (config.precision.mode == Precision::kFp32) {
     result.push_back(
         {"precision.mode=bf16", [](TrainConfig& c) { c.precision = {.mode = Precision::kBf16}; }});

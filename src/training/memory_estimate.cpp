@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "training/value_bytes.h"
 
@@ -21,6 +22,8 @@ constexpr double kEncodingCopies = 4;                // pictures at full resolut
 constexpr int64_t kHostProcessBytes = 2 * kGiB;      // of a rank: program, libraries, text
 constexpr int64_t kDecodedPictureBytes = 64 * kMiB;  // of each decoding thread
 constexpr int64_t kPrefetchedBatches = 2;
+constexpr int64_t kStagingBuffers = 3;               // of fsdp/staged_update.h
+constexpr int64_t kStagingSlice = int64_t{1} << 24;  // values
 
 // docs/memory.md: what a block keeps, in multiples of D values a token; M is the width of the MLP over D.
 struct KeptMultiples {
@@ -32,7 +35,7 @@ KeptMultiples kept_multiples(ActivationCheckpointing mode, double m) {
     case ActivationCheckpointing::kFull:
       return {1, 1};
     case ActivationCheckpointing::kSelective:
-      return {11 + m, 9 + m};
+      return {8 + m, 6 + m};
     case ActivationCheckpointing::kNone:
       break;
   }
@@ -43,24 +46,62 @@ double as_double(int64_t value) { return static_cast<double>(value); }
 int64_t rounded(double value) { return static_cast<int64_t>(value); }
 int64_t divided(int64_t value, int64_t parts) { return (value + parts - 1) / parts; }
 
+int64_t ranks_on_host(const JobSize& job) { return std::min(job.num_ranks, job.ranks_per_host); }
+
 /// What a checkpoint holds: parameters, moments and averages.
 int64_t state_bytes(const TrainConfig& config, const ModelSizes& model) {
   const ValueBytes value = value_bytes(config);
   return rounded(as_double(model.transformer()) * (value.master + value.moments + value.average));
 }
 
-/// The parts that fsdp holds: shards, gathered parameters, gradients.
+/// What of a rank's shards lies in host memory: masters come first, while the budget lasts.
+struct Offloaded {
+  double masters = 0, moments = 0, averages = 0;  // bytes
+  double all() const { return masters + moments + averages; }
+};
+
+Offloaded offloaded(const TrainConfig& config, const ModelSizes& model, const JobSize& job) {
+  const ValueBytes value = value_bytes(config);
+  const double own = as_double(divided(model.transformer(), shard_count(config, job)));
+  double budget = config.memory.host_gib > 0
+                      ? config.memory.host_gib * as_double(kGiB) / as_double(ranks_on_host(job))
+                      : std::numeric_limits<double>::infinity();
+  const auto take = [&](bool offload, double bytes) {
+    const double taken = offload ? std::min(bytes, budget) : 0;
+    budget -= taken;
+    return taken;
+  };
+  Offloaded result;
+  result.masters = take(config.memory.offload_parameters, own * value.master);
+  result.moments = take(config.memory.offload_optimizer, own * value.moments);
+  result.averages = take(config.memory.offload_optimizer, own * value.average);
+  return result;
+}
+
+/// Slices of what lies in host memory, on their way through the device.
+double staging_bytes(const TrainConfig& config, const Offloaded& host) {
+  const ValueBytes value = value_bytes(config);
+  const double staged = (host.masters > 0 ? value.master : 0) + (host.moments > 0 ? value.moments : 0) +
+                        (host.averages > 0 ? value.average : 0);
+  const double gathering = host.masters > 0 ? 2 * value.master : 0;
+  return (kStagingBuffers * staged + gathering) * as_double(kStagingSlice);
+}
+
+/// The parts that fsdp and the optimizer hold: shards, gathered parameters, gradients.
 void add_shards(MemoryEstimate& estimate, const TrainConfig& config, const ModelSizes& model,
                 const JobSize& job) {
   const ValueBytes value = value_bytes(config);
   const int64_t shards = shard_count(config, job), all = model.transformer();
-  const auto add = [&](const char* name, int64_t values, double bytes) {
-    if (values > 0 && bytes > 0) estimate.resident.push_back({name, rounded(as_double(values) * bytes)});
+  const Offloaded host = offloaded(config, model, job);
+  const auto add = [&](const char* name, int64_t values, double bytes, double elsewhere = 0) {
+    const double here = as_double(values) * bytes - elsewhere;
+    if (here > 0) estimate.resident.push_back({name, rounded(here)});
   };
-  add("parameters (master)", divided(all, shards), value.master);
-  add("optimizer state", divided(all, shards), value.moments);
-  add("averaged weights", divided(all, shards), value.average);
+  add("parameters (master)", divided(all, shards), value.master, host.masters);
+  add("optimizer state", divided(all, shards), value.moments, host.moments);
+  add("averaged weights", divided(all, shards), value.average, host.averages);
   add("gradients", divided(all, shards), value.grad);
+  if (config.run.device == Device::kCuda) add("staging from the host", 1, staging_bytes(config, host));
 
   // Two buffers of a block in turn, or one for each block; none where the shards are used as they are.
   const int64_t rotating = model.root + 2 * model.largest_block();
@@ -106,11 +147,13 @@ void add_phases(MemoryEstimate& estimate, const TrainConfig& config, const Model
 
 void add_host(MemoryEstimate& estimate, const TrainConfig& config, const ModelSizes& model,
               const JobSize& job) {
-  const int64_t ranks = std::min(job.num_ranks, job.ranks_per_host);
+  const int64_t ranks = ranks_on_host(job);
   const int64_t pictures = config.train.batch_size * config.data.height * config.data.width * 3;
   estimate.host.push_back({"processes", ranks * kHostProcessBytes});
   estimate.host.push_back({"reading data", ranks * (kPrefetchedBatches * pictures +
                                                     config.data.num_threads * kDecodedPictureBytes)});
+  const double moved = offloaded(config, model, job).all();
+  if (moved > 0) estimate.host.push_back({"offloaded shards", rounded(as_double(ranks) * moved)});
   estimate.host.push_back(
       {"copy for a checkpoint", ranks * divided(state_bytes(config, model), shard_count(config, job))});
 }
@@ -122,8 +165,7 @@ int64_t shard_count(const TrainConfig& config, const JobSize& job) {
     case Strategy::kNoShard:
       return 1;
     case Strategy::kHybridShard:
-      return config.parallel.shard_size > 0 ? config.parallel.shard_size
-                                            : std::min(job.num_ranks, job.ranks_per_host);
+      return config.parallel.shard_size > 0 ? config.parallel.shard_size : ranks_on_host(job);
     default:
       return job.num_ranks;
   }

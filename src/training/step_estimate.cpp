@@ -61,8 +61,12 @@ StepEstimate estimate_step(const TrainConfig& config, const ModelSizes& model, c
   // Parameter and moments are read and written, the gradient is read, here and for its norm.
   const ValueBytes value = value_bytes(config);
   const auto own = static_cast<double>(model.transformer() / shard_count(config, job));
-  estimate.optimizer_seconds =
+  const double on_gpu =
       own * (2 * (value.master + value.moments) + 2 * value.grad) / speed.memory_bytes_per_second;
+  // What lies in host memory comes and goes; both ways at once.
+  const double offloaded = (config.memory.offload_parameters ? value.master : 0) +
+                           (config.memory.offload_optimizer ? value.moments + value.average : 0);
+  estimate.optimizer_seconds = std::max(on_gpu, own * offloaded / speed.host_bytes_per_second);
   return estimate;
 }
 

@@ -11,6 +11,7 @@ struct MachineSpeed {
   double peak_flops = 989e12;               // a second, of bf16 matrix products
   double peak_share = 0.40;                 // of it that a step reaches
   double bytes_per_second = 265e9;          // that a collective moves through a rank
+  double host_bytes_per_second = 50e9;      // between host and GPU, each way
   double memory_bytes_per_second = 3.4e12;  // that the optimizer reads and writes
 };
 

@@ -19,6 +19,8 @@ ValueBytes value_bytes(const TrainConfig& config) {
   bytes.reduce = bytes_of(precision.reduce_dtype, pure ? 2 : 4);
   bytes.master = pure ? 2 : 4;
   bytes.grad = bytes.reduce == bytes.master ? bytes.master : 4;
+  // A code and its share of a scale, for each moment.
+  if (config.optimizer.state_dtype == StateDtype::kInt8) bytes.moments = 2 * (1 + 4 / 256.0);
   bytes.average = config.ema.decay > 0 ? 4 : 0;
   bytes.buffer = bytes_of(precision.buffer_dtype, computed);
   return bytes;

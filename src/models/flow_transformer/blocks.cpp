@@ -33,6 +33,14 @@ at::Tensor mlp(DoubleStream& stream, const nn::Recipe& x) {
   return stream.mlp_2.forward(kernels::linear_gelu(x(), first.weight.value, first.bias->value));
 }
 
+/// Heads of the streams' joint attention, merged: [B, L, D]. `recompute`: q, k and v are not kept.
+at::Tensor joint_attention(const std::vector<kernels::QkvStream>& streams, const RotaryAngles& angles,
+                           bool recompute) {
+  if (recompute) return merge_heads(kernels::attention_of_streams(streams, angles.cos, angles.sin));
+  const auto joint = kernels::qk_norm_rope(streams, angles.cos, angles.sin);
+  return merge_heads(kernels::attention(joint.q, joint.k, joint.v));
+}
+
 kernels::QkvStream stream_of(const at::Tensor& qkv, QKNorm& norm, int64_t num_heads) {
   // [B, L, 3 D] -> [B, L, 3, H, Dh]
   return {qkv.unflatten(-1, {3, num_heads, -1}), nn::use_copy(norm.query_scale),
@@ -94,13 +102,12 @@ nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
 
   const at::Tensor img_qkv = img_.qkv.forward(norm_recipe(img, img_mod[0], img_mod[1]));
   const at::Tensor txt_qkv = txt_.qkv.forward(norm_recipe(txt, txt_mod[0], txt_mod[1]));
-  const auto joint = kernels::qk_norm_rope(
-      {stream_of(txt_qkv, txt_.norm, num_heads_), stream_of(img_qkv, img_.norm, num_heads_)}, angles.cos,
-      angles.sin);
   // [Note: split] The gradients of a split are joined in one copy; those of narrow() are each padded with
   // zeros to the whole tensor and then added.
-  const auto attention = merge_heads(kernels::attention(joint.q, joint.k, joint.v))
-                             .split_with_sizes({txt_length, img_length}, 1);
+  const auto attention =
+      joint_attention({stream_of(txt_qkv, txt_.norm, num_heads_), stream_of(img_qkv, img_.norm, num_heads_)},
+                      angles, txt_.qkv.weight.recompute_input)
+          .split_with_sizes({txt_length, img_length}, 1);
 
   const auto rest = [](DoubleStream& stream, std::span<const at::Tensor> mod, const at::Tensor& x,
                        const at::Tensor& attention) {
@@ -131,8 +138,7 @@ nn::Tensors SingleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
 }
 
 at::Tensor SingleStreamBlock::attend(const at::Tensor& qkv, const RotaryAngles& angles) {
-  const auto joint = kernels::qk_norm_rope({stream_of(qkv, norm_, num_heads_)}, angles.cos, angles.sin);
-  return merge_heads(kernels::attention(joint.q, joint.k, joint.v));
+  return joint_attention({stream_of(qkv, norm_, num_heads_)}, angles, linear1_.weight.recompute_input);
 }
 
 nn::Recipe SingleStreamBlock::attention_and_mlp_by_parts(const nn::Recipe& y, const RotaryAngles& angles) {
