@@ -21,7 +21,7 @@ def test_a_long_run_holds_what_it_held(tiny_run, soak_steps):
                 "--set", "run.log_every_steps=1000000", "--set", "distributed.timeout_seconds=120")
     samples = []
     for i in range(1, NUM_SAMPLES + 1):
-        # Between two saves, so that none is in progress.
+        # Between two saves: a save that is in progress holds more.
         eventually(lambda: num_records(tiny_run / "out") >= i * every + every // 2, f"step {i * every}", 20 + every)
         ranks = ranks_below(job.pid)
         samples.append([holdings(ranks[rank]) for rank in (0, 1)])
