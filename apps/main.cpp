@@ -84,6 +84,7 @@ int main(int argc, char** argv) {
   flowshard::apps::add_convert(app);
   flowshard::apps::add_dataset(app);
   flowshard::apps::add_eval(app);
+  flowshard::apps::add_export(app);
   flowshard::apps::add_generate(app);
   flowshard::apps::add_inspect(app);
   flowshard::apps::add_launch(app, flowshard::apps::take_command_of_ranks(argc, argv));

@@ -17,6 +17,7 @@ void add_bench(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_dataset(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_launch(CLI::App& app, const std::vector<std::string>& command_of_ranks);

@@ -104,6 +104,10 @@ bool TrainingCheckpoint::has(const std::string& state, const std::string& parame
   return found != places_.end() && layout_.groups[found->second.group].find(state) != nullptr;
 }
 
+at::ScalarType TrainingCheckpoint::dtype(const std::string& state, const std::string& parameter) const {
+  return layout_.groups[find(state, parameter).group].find(state)->dtype;
+}
+
 const TrainingCheckpoint::Place& TrainingCheckpoint::find(const std::string& state,
                                                           const std::string& parameter) const {
   if (!has(state, parameter)) {

@@ -35,6 +35,8 @@ class TrainingCheckpoint {
   /// All parameters of all groups, in order.
   std::vector<GroupLayout::Entry> parameters() const;
   bool has(const std::string& state, const std::string& parameter) const;
+  /// As which it is stored.
+  at::ScalarType dtype(const std::string& state, const std::string& parameter) const;
 
   /// Whatever the dtype of the state, which converts to fp32 without rounding: fp32 [shape of the parameter],
   /// on the CPU, owned by the caller.

@@ -6,6 +6,8 @@
 
 #include "core/error.h"
 #include "model_folder/model_folder.h"
+#include "model_folder/unpublished_path.h"
+#include "model_folder/write_verified.h"
 #include "storage/atomic_file.h"
 
 namespace flowshard {
@@ -100,54 +102,40 @@ at::Tensor without_storage(const Weights& weights, const std::string& key,
   return at::empty(info.shape, at::TensorOptions(dtype.value_or(info.dtype)).device(at::kMeta));
 }
 
-void write_weights(const Weights& weights, const TensorNames& from, const Target& target,
-                   const fs::path& path, std::optional<at::ScalarType> dtype) {
+// Where stored tensors come from.
+struct Source {
+  Load like;  // without storage
+  Load load;
+};
+
+void write_weights(const Source& source, const TensorNames& from, const Target& target,
+                   const fs::path& path) {
   const KeyConverter converter(from, target.names);
   std::vector<TensorSpec> specs;
   for (const auto& [key, parts] : converter.keys()) {
-    const at::Tensor like =
-        converter.tensor(key, [&](const std::string& name) { return without_storage(weights, name, dtype); });
+    const at::Tensor like = converter.tensor(key, source.like);
     specs.push_back({key, like.scalar_type(), target.shape(key, like.sizes().vec())});
   }
-  checkpoint::SafetensorsWriter writer(path, std::move(specs), target.metadata);
-  for (const TensorSpec& spec : writer.tensors()) {
-    const at::Tensor tensor = converter.tensor(
-        spec.name, [&](const std::string& name) { return load_tensor(weights, name, dtype); });
-    writer.write(tensor.reshape(spec.shape));
-  }
-  writer.publish();
+  write_verified(path, specs, target.metadata, [&](const TensorSpec& spec) {
+    return converter.tensor(spec.name, source.load).reshape(spec.shape);
+  });
 }
 
-// A folder written under another name: it appears whole or not at all.
-class NewFolder {
- public:
-  explicit NewFolder(const fs::path& path)
-      : path_(path.has_filename() ? path : path.parent_path()), temporary_(path_.string() + ".tmp") {
-    std::error_code error;
-    if (fs::exists(path_)) throw ConfigError("{}: it exists already: name a new folder", path_.string());
-    fs::remove_all(temporary_, error);
-    if (!fs::create_directory(temporary_, error)) {
-      throw ConfigError("{}: the folder cannot be made: {}", path_.string(), error.message());
-    }
+void convert(const Source& source, const TensorNames& from, const Target& target, const fs::path& output) {
+  const UnpublishedPath path(output);
+  if (target.config_json.empty()) {
+    write_weights(source, from, target, path.temporary());
+    return path.publish();
   }
-  ~NewFolder() {
-    std::error_code ignored;
-    fs::remove_all(temporary_, ignored);
+  path.make_folder();
+  write_weights(source, from, target, path.temporary() / kWeightsName);
+  try {
+    storage::write_file(path.temporary() / "config.json", target.config_json);
+  } catch (const DataError& error) {
+    throw CheckpointError("{}", error.what());
   }
-  NewFolder(const NewFolder&) = delete;
-
-  const fs::path& temporary() const { return temporary_; }
-  void publish() const {
-    storage::sync_folder(temporary_);
-    std::error_code error;
-    fs::rename(temporary_, path_, error);
-    if (error) throw CheckpointError("cannot write {}: {}", path_.string(), error.message());
-    storage::sync_folder(fs::absolute(path_).parent_path());
-  }
-
- private:
-  fs::path path_, temporary_;
-};
+  path.publish();
+}
 
 void convert(const Weights& weights, const TensorNames& from, const Target& target,
              const ConvertOptions& options) {
@@ -158,16 +146,10 @@ void convert(const Weights& weights, const TensorNames& from, const Target& targ
         "--dtype bf16",
         weights.source(), options.to == KeyFormat::kBfl ? "official" : "diffusers");
   }
-  try {
-    if (target.config_json.empty())
-      return write_weights(weights, from, target, options.output, options.dtype);
-    const NewFolder folder(options.output);
-    write_weights(weights, from, target, folder.temporary() / kWeightsName, options.dtype);
-    storage::write_file(folder.temporary() / "config.json", target.config_json);
-    folder.publish();
-  } catch (const DataError& error) {
-    throw CheckpointError("{}", error.what());
-  }
+  const Source source{
+      .like = [&](const std::string& key) { return without_storage(weights, key, options.dtype); },
+      .load = [&](const std::string& key) { return load_tensor(weights, key, options.dtype); }};
+  convert(source, from, target, options.output);
 }
 
 std::vector<int64_t> same_shape(const std::string&, std::vector<int64_t> shape) { return shape; }
@@ -177,17 +159,45 @@ std::map<std::string, std::string> with_format(std::map<std::string, std::string
   return metadata;
 }
 
+Target transformer_target(const models::FlowTransformerConfig& config, KeyFormat to) {
+  if (to == KeyFormat::kBfl) {
+    return {flow_transformer_bfl_names(config), same_shape, with_format(config.bfl_metadata()), ""};
+  }
+  return {flow_transformer_diffusers_names(config), same_shape, with_format({}), config.to_diffusers()};
+}
+
 }  // namespace
 
 void convert(const TransformerFiles& files, const ConvertOptions& options) {
   models::FlowTransformer model(files.config);
   files.fill(model);  // nothing is materialized: checks that all tensors fit
-  const Target target = options.to == KeyFormat::kBfl
-                            ? Target{flow_transformer_bfl_names(files.config), same_shape,
-                                     with_format(files.config.bfl_metadata()), ""}
-                            : Target{flow_transformer_diffusers_names(files.config), same_shape,
-                                     with_format({}), files.config.to_diffusers()};
-  convert(files.weights, files.names, target, options);
+  convert(files.weights, files.names, transformer_target(files.config, options.to), options);
+}
+
+void convert(const checkpoint::TrainingCheckpoint& saved, const std::string& state,
+             const models::FlowTransformerConfig& config, const ConvertOptions& options) {
+  models::FlowTransformer model(config);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  std::vector<checkpoint::GroupLayout::Entry> wanted;
+  for (const nn::Parameter* parameter : model.parameters()) {
+    shapes[parameter->name] = parameter->shape;
+    wanted.push_back({parameter->name, parameter->shape, 0});
+  }
+  saved.require_parameters(wanted);
+  const auto dtype_of = [&](const std::string& parameter) {
+    return options.dtype.value_or(saved.dtype(state, parameter));
+  };
+  const Source source{.like =
+                          [&](const std::string& parameter) {
+                            const at::TensorOptions meta(at::kMeta);
+                            return at::empty(shapes.at(parameter), meta.dtype(dtype_of(parameter)));
+                          },
+                      .load =
+                          [&](const std::string& parameter) {
+                            return saved.read_parameter(state, parameter).to(dtype_of(parameter));
+                          }};
+  // The names in a checkpoint are our own, which are those of the official code.
+  convert(source, flow_transformer_bfl_names(config), transformer_target(config, options.to), options.output);
 }
 
 void convert(const AutoencoderFiles& files, const ConvertOptions& options) {
