@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "distributed/host_staged_group.h"
 #include "distributed/thread_ranks.h"
 
 namespace flowshard::distributed {
@@ -262,6 +263,24 @@ TEST(ProcessGroup, RanksThatDoNotComeAreNamed) {
 
 TEST(ProcessGroup, CreateWithoutOthersOpensNoSocket) {
   EXPECT_EQ(ProcessGroup::create(Environment(), at::kCPU, kTimeout)->world_size(), 1);
+}
+
+TEST(HostStagedGroup, IsTheGroupBehindIt) {
+  run_thread_ranks(2, kTimeout, [](ProcessGroup& world) {
+    const auto staged = make_host_staged_group(world.subgroup({0, 1}, "staged"));
+    const auto rank = static_cast<float>(staged->rank());
+    const at::Tensor gathered = at::zeros({2, 2}), own = at::full({2}, rank + 1), scattered = at::zeros({2});
+    staged->all_gather(gathered, own)->wait();
+    EXPECT_TRUE(at::equal(gathered, at::tensor({1.0f, 1.0f, 2.0f, 2.0f}).view({2, 2})));
+    staged->reduce_scatter_sum(scattered, gathered)->wait();
+    EXPECT_TRUE(at::equal(scattered, at::full({2}, 2 * (rank + 1))));
+    staged->all_reduce_sum(own)->wait();
+    EXPECT_TRUE(at::equal(own, at::full({2}, 3.0f)));
+    const at::Tensor from_one = at::full({3}, rank);
+    staged->broadcast(from_one, 1)->wait();
+    EXPECT_TRUE(at::equal(from_one, at::ones({3})));
+    staged->barrier();
+  });
 }
 
 }  // namespace

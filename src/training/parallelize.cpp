@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "distributed/host_staged_group.h"
 #include "training/precision.h"
 
 namespace flowshard::training {
@@ -13,10 +14,22 @@ namespace flowshard::training {
 at::Device device_of(const TrainConfig& config, const distributed::Environment& environment) {
   if (config.run.device == Device::kCpu) return at::kCPU;
   if (!at::hasCUDA()) throw ConfigError("run.device is \"cuda\", but no CUDA device is visible: use \"cpu\"");
-  const int gpu = distributed::gpu_of(environment, static_cast<int>(at::getNumGPUs()));
+  const int num_gpus = static_cast<int>(at::getNumGPUs());
+  const bool shares_gpus = config.distributed.backend == Backend::kGloo && num_gpus > 0;
+  const int gpu =
+      shares_gpus ? environment.local_rank % num_gpus : distributed::gpu_of(environment, num_gpus);
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(gpu));
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   return device;
+}
+
+std::unique_ptr<distributed::ProcessGroup> connect_ranks(const TrainConfig& config,
+                                                         const distributed::Environment& environment,
+                                                         at::Device device) {
+  const bool through_host = config.distributed.backend == Backend::kGloo && !device.is_cpu();
+  auto ranks = distributed::ProcessGroup::create(environment, through_host ? at::Device(at::kCPU) : device,
+                                                 std::chrono::seconds(config.distributed.timeout_seconds));
+  return through_host ? distributed::make_host_staged_group(std::move(ranks)) : std::move(ranks);
 }
 
 int shard_size(const TrainConfig& config, const distributed::Environment& environment) {

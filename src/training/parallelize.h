@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "distributed/environment.h"
+#include "distributed/process_group.h"
 #include "fsdp/policy.h"
 #include "training/train_config.h"
 
@@ -13,6 +15,11 @@ namespace flowshard::training {
 
 /// The device of this rank, which becomes the current one. Throws ConfigError if it is not there.
 at::Device device_of(const TrainConfig& config, const distributed::Environment& environment);
+
+/// Connects the ranks of the job, as distributed.backend says. Throws CommError.
+std::unique_ptr<distributed::ProcessGroup> connect_ranks(const TrainConfig& config,
+                                                         const distributed::Environment& environment,
+                                                         at::Device device);
 
 /// How many ranks hold one model together.
 int shard_size(const TrainConfig& config, const distributed::Environment& environment);

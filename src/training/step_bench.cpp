@@ -49,8 +49,7 @@ class Job {
         sizes_(model_sizes(folder_)),
         transformer_(
             models::FlowTransformerConfig::from_diffusers(folder_.part("transformer") / "config.json")),
-        ranks_(distributed::ProcessGroup::create(environment, device_,
-                                                 std::chrono::seconds(config.distributed.timeout_seconds))),
+        ranks_(connect_ranks(config, environment, device_)),
         mesh_(*ranks_, shard_size(config, environment)),
         host_memory_(device_, host_budget(config, environment)),
         state_((make_trainable(), transformer_.groups()),

@@ -160,11 +160,22 @@ void add_job_keys(ConfigSchema& schema, TrainConfig& config) {
              {.min = 1, .max = 1'000'000});
   schema.add("checkpoint.async", &config.checkpoint.async,
              "write checkpoints while training goes on, from a copy of the rank's shards in host memory");
+  schema.add("distributed.backend", &config.distributed.backend,
+             "what the ranks talk through: NCCL on GPUs and Gloo on CPUs, or Gloo on GPUs too, through host "
+             "memory: slow, "
+             "but several ranks may share a GPU",
+             {{"auto", Backend::kAuto}, {"nccl", Backend::kNccl}, {"gloo", Backend::kGloo}});
   schema.add("distributed.timeout_seconds", &config.distributed.timeout_seconds,
              "seconds a rank waits for the others before it gives up", {.min = 1, .max = 86'400});
 }
 
 void add_rules(ConfigSchema& schema, const TrainConfig& config) {
+  schema.add_rule([&config] {
+    return config.distributed.backend == Backend::kNccl && config.run.device == Device::kCpu
+               ? std::string(
+                     "distributed.backend is \"nccl\" with run.device \"cpu\": use \"auto\" or \"gloo\"")
+               : std::string();
+  });
   schema.add_rule([&config] {
     const auto folder = [](const std::string& path) {
       return std::filesystem::path(path + "/").lexically_normal();

@@ -19,6 +19,7 @@ enum class Precision { kFp32, kBf16, kFp16, kBf16Pure };
 enum class Dtype { kAuto, kFp32, kBf16, kFp16 };
 enum class ActivationCheckpointing { kNone, kSelective, kFull };
 enum class Shift { kNone, kResolution };
+enum class Backend { kAuto, kNccl, kGloo };
 enum class StateDtype { kFp32, kInt8 };
 enum class Decay { kConstant, kLinear, kCosine };
 
@@ -114,6 +115,7 @@ struct TrainConfig {
   } checkpoint;
 
   struct Distributed {
+    Backend backend = Backend::kAuto;
     int64_t timeout_seconds = 600;
   } distributed;
 };
