@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a diffusers folder of FLUX.1-dev's size with random bf16 weights, to measure with: 33.7 GB. Needs a GPU,
 diffusers and transformers. Tokenizers are those of the quick-start model.
-    make_random_model.py FOLDER
+    make_random_model.py FOLDER [DOUBLE SINGLE]     numbers of blocks; without weights of the transformer then
 """
 import json
 import pathlib
@@ -35,6 +35,11 @@ def main():
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     for name, make in parts.items():
+        if name == "transformer" and len(sys.argv) > 2:
+            blocks = {"num_layers": int(sys.argv[2]), "num_single_layers": int(sys.argv[3])}
+            with torch.device("meta"):
+                FluxTransformer2DModel(guidance_embeds=True, **blocks).save_config(folder / name)
+            continue
         with torch.device("cuda"), torch.no_grad():
             model = make()
             if name != "vae":  # where the values are those of a convolution's own initialisation

@@ -76,6 +76,7 @@ class CheckpointSave::Files {
 
   // Ranks below num_shards.
   void write_shard() const {
+    if (options_.before_reading) options_.before_reading();
     std::vector<NamedTensor> tensors;
     for (const GroupShards& group : groups_) {
       const int64_t shard_numel = group.layout.padded_numel / options_.num_shards;

@@ -41,6 +41,8 @@ struct SaveOptions {
   int64_t rank = 0;
   int64_t num_shards = 1;  // ranks from this one on write nothing (no_shard: 1)
   int64_t keep = 0;        // the newest this many are kept, the one being saved included; 0: all
+  /// Called by the thread that writes this rank's shard before it reads the tensors; may be empty.
+  std::function<void()> before_reading = {};
   std::chrono::seconds deadline =
       std::chrono::hours(6);  // slow storage stays below it, dead storage does not
 };

@@ -1,34 +1,47 @@
 #include "training/host_copies.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include "core/error.h"
 #include "fsdp/host_memory.h"
 
 namespace flowshard::training {
 
-std::vector<checkpoint::GroupShards> HostCopies::copy(
-    size_t num_groups, const std::function<checkpoint::GroupShards(size_t)>& group) {
+void HostCopies::reserve(size_t num_groups, const Groups& group) {
+  if (!buffers_.empty()) return;
+  for (size_t i = 0; i < num_groups; ++i) {
+    for (const auto& [name, values] : group(i).states) {
+      buffers_.push_back(device_.is_cpu() ? at::empty({values.numel()}, values.scalar_type())
+                                          : fsdp::pinned_zeros(values.numel(), values.scalar_type()));
+    }
+  }
+}
+
+std::vector<checkpoint::GroupShards> HostCopies::copy(size_t num_groups, const Groups& group,
+                                                      bool made_for_call) {
   const at::NoGradGuard no_grad;
   std::vector<checkpoint::GroupShards> copies;
   size_t next = 0;
+  done_ = std::make_shared<fsdp::StreamPoint>();
   for (size_t i = 0; i < num_groups; ++i) {
     copies.push_back(group(i));
-    for (auto& [name, values] : copies.back().states) {
-      if (next == buffers_.size()) {
-        buffers_.push_back(device_.is_cpu() ? at::empty({values.numel()}, values.scalar_type())
-                                            : fsdp::pinned_zeros(values.numel(), values.scalar_type()));
+    *done_ = stream_.run([&] {
+      for (auto& [name, values] : copies.back().states) {
+        const at::Tensor& buffer = buffers_.at(next++);
+        check(buffer.numel() == values.numel() && buffer.scalar_type() == values.scalar_type(),
+              "every copy has the sizes that were reserved");
+        buffer.copy_(values, /*non_blocking=*/true);
       }
-      const at::Tensor& buffer = buffers_.at(next++);
-      check(buffer.numel() == values.numel() && buffer.scalar_type() == values.scalar_type(),
-            "every copy has the same sizes");
-      // Values made for this call may be freed at once: their memory is used again on the same stream only.
-      buffer.copy_(values, /*non_blocking=*/true);
-      values = buffer;
-    }
+    });
+    if (made_for_call && *done_) (*done_)->synchronize();
+    size_t buffer = next - copies.back().states.size();
+    for (auto& [name, values] : copies.back().states) values = buffers_[buffer++];
   }
-  if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).getStream(device_).synchronize();
   return copies;
+}
+
+std::function<void()> HostCopies::arrived() const {
+  return [done = done_] {
+    if (*done) (*done)->synchronize();
+  };
 }
 
 }  // namespace flowshard::training

@@ -3,27 +3,42 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "checkpoint/checkpoint_save.h"
+#include "fsdp/side_stream.h"
 
 namespace flowshard::training {
 
 class HostCopies {
  public:
-  explicit HostCopies(at::Device device) : device_(device) {}
+  explicit HostCopies(at::Device device) : device_(device), stream_(device) {}
 
-  /// Copies of group(0), ..., group(num_groups - 1) as they are now (after the work that is queued on the
-  /// current stream of the device), on the host. Asks for one group after the other and keeps none of their
-  /// tensors, so that those made for the call are few at a time. Returns when all is copied. The memory,
-  /// pinned for a GPU, is taken at the first call and used again by the next ones, which have
-  /// the same sizes and dtypes.
-  std::vector<checkpoint::GroupShards> copy(size_t num_groups,
-                                            const std::function<checkpoint::GroupShards(size_t)>& group);
+  /// One group after the other; none of their tensors are kept.
+  using Groups = std::function<checkpoint::GroupShards(size_t)>;
+
+  /// Takes the memory of copies of group(0), ..., group(num_groups - 1), pinned for a GPU, unless that has
+  /// been done.
+  void reserve(size_t num_groups, const Groups& group);
+
+  /// Copies of them as they are now (after the work that is queued on the current stream), in the reserved
+  /// memory; the sizes and dtypes are those of reserve(). On a GPU the copies run beside what is queued next:
+  /// shards may change behind wait(), the host may read after arrived(). With `made_for_call` the groups'
+  /// tensors are freed at once, so they are copied before this returns.
+  std::vector<checkpoint::GroupShards> copy(size_t num_groups, const Groups& group, bool made_for_call);
+
+  /// What the current stream is given from now on begins after the copies.
+  void wait() const { fsdp::SideStream::wait(*done_); }
+
+  /// Returns when the copies are there; callable from another thread, once.
+  std::function<void()> arrived() const;
 
  private:
   at::Device device_;
+  fsdp::SideStream stream_;
   std::vector<at::Tensor> buffers_;
+  std::shared_ptr<fsdp::StreamPoint> done_ = std::make_shared<fsdp::StreamPoint>();
 };
 
 }  // namespace flowshard::training

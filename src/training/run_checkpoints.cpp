@@ -95,21 +95,33 @@ void RunCheckpoints::start_save(int64_t samples_seen, uint64_t data_fingerprint)
                                                   {"loss_scale", loss_scale_.factor()},
                                                   {"clean_steps", loss_scale_.clean_steps()},
                                                   {"started_from", started_from_}}};
-  const int64_t num_shards = state_.groups()[0]->shard_count();
   const size_t num_groups = state_.groups().size();
-  const auto shards = [this](size_t group) { return shards_of(group); };
-  const bool copied = (config_.checkpoint.async || !device_.is_cpu()) && ranks_.rank() < num_shards;
   std::vector<checkpoint::GroupShards> groups;
-  if (copied) {
-    groups = copies_.copy(num_groups, shards);
+  std::function<void()> arrived;
+  if (copies_shards()) {
+    reserve_copies();
+    const bool decoded = config_.optimizer.state_dtype == StateDtype::kInt8;
+    groups = copies_.copy(
+        num_groups, [this](size_t group) { return shards_of(group); }, decoded);
+    arrived = copies_.arrived();
   } else {
-    for (size_t i = 0; i < num_groups; ++i) groups.push_back(shards(i));
+    for (size_t i = 0; i < num_groups; ++i) groups.push_back(shards_of(i));
   }
   save_.emplace(checkpoint::SaveOptions{.folder = folder_,
                                         .rank = ranks_.rank(),
-                                        .num_shards = num_shards,
-                                        .keep = config_.checkpoint.keep},
+                                        .num_shards = state_.groups()[0]->shard_count(),
+                                        .keep = config_.checkpoint.keep,
+                                        .before_reading = arrived},
                 std::move(groups), state);
+}
+
+bool RunCheckpoints::copies_shards() const {
+  return (config_.checkpoint.async || !device_.is_cpu()) && ranks_.rank() < state_.groups()[0]->shard_count();
+}
+
+void RunCheckpoints::reserve_copies() {
+  if (!copies_shards()) return;
+  copies_.reserve(state_.groups().size(), [this](size_t group) { return shards_of(group); });
 }
 
 std::optional<std::string> RunCheckpoints::poll_save() {

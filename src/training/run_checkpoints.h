@@ -25,8 +25,15 @@ class RunCheckpoints {
                  Optimizer& optimizer, LossScale& loss_scale);
 
   /// Starts to save the step that the optimizer has reached, as it is now. No save may be in flight. Training
-  /// may go on at once if checkpoint.async is set, else when finish_save() has returned.
+  /// may go on at once if checkpoint.async is set, up to wait_for_copies(), else when finish_save() has
+  /// returned.
   void start_save(int64_t samples_seen, uint64_t data_fingerprint);
+
+  /// Takes the host memory of copies, so that no save has to wait for it.
+  void reserve_copies();
+
+  /// What the current stream is given from now on may change what start_save() saves.
+  void wait_for_copies() const { copies_.wait(); }
 
   /// Whether a save is in flight: the same on every rank.
   bool is_saving() const { return save_.has_value(); }
@@ -60,6 +67,7 @@ class RunCheckpoints {
 
  private:
   checkpoint::GroupShards shards_of(size_t group) const;
+  bool copies_shards() const;
   checkpoint::Progress agree(checkpoint::Progress own);
   /// Newest first, as rank 0 sees them.
   std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);

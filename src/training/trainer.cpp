@@ -85,6 +85,7 @@ class Trainer {
     checkpoints_ = std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, device_, state_,
                                                     *optimizer_, loss_scale_);
     start_data(resume);
+    checkpoints_->reserve_copies();
   }
 
   int run();
@@ -204,6 +205,7 @@ void Trainer::update(double grad_norm) {
   skipped_in_a_row_ = 0;
   const double max_norm = config_.train.max_grad_norm;
   const double clipping = max_norm > 0 && grad_norm > max_norm ? max_norm / (grad_norm + 1e-6) : 1.0;
+  checkpoints_->wait_for_copies();
   optimizer_->step(learning_rate(config_, optimizer_->step_count() + 1), clipping / loss_scale_.factor());
   loss_scale_.step_was_clean();
 }
