@@ -116,7 +116,9 @@ void RunCheckpoints::start_save(int64_t samples_seen, uint64_t data_fingerprint)
 }
 
 bool RunCheckpoints::copies_shards() const {
-  return (config_.checkpoint.async || !device_.is_cpu()) && ranks_.rank() < state_.groups()[0]->shard_count();
+  // Decoded moments of all groups at once would not fit on a GPU.
+  const bool decoded_on_gpu = config_.optimizer.state_dtype == StateDtype::kInt8 && !device_.is_cpu();
+  return (config_.checkpoint.async || decoded_on_gpu) && ranks_.rank() < state_.groups()[0]->shard_count();
 }
 
 void RunCheckpoints::reserve_copies() {

@@ -85,7 +85,7 @@ class Trainer {
     checkpoints_ = std::make_unique<RunCheckpoints>(config, folder_.path, *ranks_, device_, state_,
                                                     *optimizer_, loss_scale_);
     start_data(resume);
-    checkpoints_->reserve_copies();
+    if (config.checkpoint.async) checkpoints_->reserve_copies();
   }
 
   int run();
