@@ -21,7 +21,7 @@ small() {  # output, ranks, then options
   timeout 90 "$flowshard" launch --nproc_per_node "$ranks" -- train configs/quickstart.toml --device cuda \
     --set "run.output_dir=$scratch/$output" --set "data.shards=['$scratch/shapes/shapes-000000.tar']" \
     --set "distributed.backend=$backend" --set distributed.timeout_seconds=20 --set train.steps=12 \
-    --set "train.batch_size=$((16 / ranks))" --set checkpoint.every_steps=6 --set schedule.warmup_steps=0 "$@" \
+    --set "train.batch_size=$((16 / ranks))" --set checkpoint.every_steps=6 --set schedule.warmup_steps=0 --set schedule.decay=constant "$@" \
     >"$scratch/$output.log" 2>&1 || { echo "$output: rc $?: $(tail -1 "$scratch/$output.log")"; failed=1; }
 }
 same() {  # output, the one it is compared with, bound

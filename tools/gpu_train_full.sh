@@ -10,7 +10,7 @@ train() {  # model, output, then options
   local model=$1 output=$2; shift 2
   timeout -s KILL 150 "$flowshard" train configs/flux-dev.toml --set "model.path=$scratch/$model" --set model.initialization=random \
     --set "data.shards=['$scratch/shapes/shapes-000000.tar']" --set "run.output_dir=$scratch/$output" --set run.log_every_steps=1 \
-    --set schedule.warmup_steps=0 "$@" 2>&1 | tail -25
+    --set schedule.warmup_steps=0 "$@" 2>&1 | grep -E "memory|step .0/|saved|error|warning"
 }
 echo "==> 4 double and 8 single blocks, a save every 8 steps"
 python3 tools/make_random_model.py "$scratch/small" 4 8 >/dev/null 2>&1

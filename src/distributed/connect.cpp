@@ -1,6 +1,7 @@
 #include "distributed/connect.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "core/error.h"
@@ -11,6 +12,10 @@ namespace flowshard::distributed {
 namespace {
 
 constexpr std::chrono::milliseconds kGrace(1000);
+
+// c10d notes every operation with its stack in a table that it fills without a lock: ranks that are threads
+// of one process would destroy it.
+bool without_flight_recorder() { return ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0) == 0; }
 
 }  // namespace
 
@@ -26,6 +31,7 @@ c10::intrusive_ptr<c10d::Store> GroupOptions::group_store() const {
 }
 
 std::unique_ptr<ProcessGroup> connect(const GroupOptions& options) {
+  [[maybe_unused]] static const bool quiet = without_flight_recorder();
   const auto group = std::make_shared<std::unique_ptr<ProcessGroup>>();
   std::string reason = "some ranks do not answer";
   try {

@@ -83,8 +83,8 @@ TEST_P(AdamWGpu, FollowsTheCpuOverSteps) {
   const double one = count == 1 ? 10 : 1;  // nothing evens out
   EXPECT_LT(relative_error(tensors.param.cpu(), expected.param),
             one * (kind.param == at::kFloat ? 3e-6 : 1e-3));
-  EXPECT_LT(relative_error(exp_avg, expected_exp_avg), kind.codes ? 1e-3 : 1e-6);
-  EXPECT_LT(relative_error(exp_avg_sq, expected_exp_avg_sq), kind.codes ? 1e-3 : 1e-6);
+  EXPECT_LT(relative_error(exp_avg, expected_exp_avg), one * (kind.codes ? 1e-3 : 1e-6));
+  EXPECT_LT(relative_error(exp_avg_sq, expected_exp_avg_sq), one * (kind.codes ? 1e-3 : 1e-6));
 }
 
 // Small whole numbers and powers of two: no operation rounds before the last, so CPU and GPU must agree bit

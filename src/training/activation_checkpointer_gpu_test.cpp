@@ -3,6 +3,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <gtest/gtest.h>
 
+#include "kernels/relative_error.h"
 #include "models/flow_transformer/flow_transformer.h"
 #include "training/activation_checkpointer.h"
 
@@ -89,7 +90,12 @@ TEST_P(ActivationCheckpointerGpu, EveryModeKeepsWhatTheTableSaysAndComputesTheSa
                                    {ActivationCheckpointing::kFull, 0.0}}) {
     const Pass pass = run(mode);
     EXPECT_NEAR(pass.kept_per_token, kept, 0.5);
-    EXPECT_TRUE(at::equal(pass.velocity, none.velocity));
+    // Forward without gradients, as `full` has it, takes the product with the GELU in one kernel.
+    if (mode == ActivationCheckpointing::kSelective) {
+      EXPECT_TRUE(at::equal(pass.velocity, none.velocity));
+    } else {
+      EXPECT_LE(kernels::relative_error(pass.velocity, none.velocity), 1e-2);
+    }
     // cuDNN's gradient of q is not bitwise repeatable.
     for (size_t i = 0; i < pass.gradients.size(); ++i) {
       const at::Tensor expected = none.gradients[i].to(at::kFloat);

@@ -317,9 +317,11 @@ void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
                                      telemetry::ProgressReporter* progress) {
   while (optimizer_->step_count() < config_.train.steps && stop_signal_ == 0) {
     phases_.begin_step(optimizer_->step_count() + 1);
-    look_after_save(progress, !config_.checkpoint.async);
+    if (!config_.checkpoint.async) look_after_save(progress, true);
     telemetry::StepRecord record = step();
     record.step_seconds -= phases_.seconds(kSavingPhase);
+    // Behind the step: what is asked before it would wait until the copies of the shards have left the GPU.
+    look_after_save(progress, false);
     if (save_requested_ || record.step % config_.checkpoint.every_steps == 0) start_save(progress);
     record.extras.emplace_back("save_seconds", phases_.seconds(kSavingPhase));
     // Before the checkpoint can be published: a resume finds the records of all steps up to its own.
