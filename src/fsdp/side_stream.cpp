@@ -19,14 +19,19 @@ SideStream::SideStream(at::Device device) {
   }
 }
 
-StreamPoint SideStream::run(const std::function<void()>& work) {
+StreamPoint SideStream::here() const {
+  if (!stream_) return {};
+  StreamPoint point(std::in_place, stream_->device_type());
+  point->record(current_stream(stream_->device()));
+  return point;
+}
+
+StreamPoint SideStream::run_behind(const StreamPoint& point, const std::function<void()>& work) {
   if (!stream_) {
     work();
     return {};
   }
-  c10::Event begin(stream_->device_type());
-  begin.record(current_stream(stream_->device()));
-  begin.block(*stream_);
+  if (point) point->block(*stream_);
   const c10::StreamGuard guard(*stream_);
   work();
   StreamPoint end(std::in_place, stream_->device_type());

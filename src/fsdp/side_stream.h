@@ -20,10 +20,19 @@ class SideStream {
 
   /// Queues what `work` calls behind all that the current stream has been given so far, and returns the point
   /// where it is done.
-  StreamPoint run(const std::function<void()>& work);
+  StreamPoint run(const std::function<void()>& work) { return run_behind(here(), work); }
+
+  /// The same behind `point` alone; may be called from another thread than here().
+  StreamPoint run_behind(const StreamPoint& point, const std::function<void()>& work);
+
+  /// What the current stream has been given so far.
+  StreamPoint here() const;
 
   /// What the current stream is given from now on begins after `point`.
   static void wait(const StreamPoint& point);
+  static void wait_on_host(const StreamPoint& point) {
+    if (point) point->synchronize();
+  }
 
  private:
   std::optional<c10::Stream> stream_;  // none on a CPU

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <future>
 #include <vector>
 
 #include "checkpoint/checkpoint_save.h"
@@ -23,22 +23,24 @@ class HostCopies {
   void reserve(size_t num_groups, const Groups& group);
 
   /// Copies of them as they are now (after the work that is queued on the current stream), in the reserved
-  /// memory; the sizes and dtypes are those of reserve(). On a GPU the copies run beside what is queued next:
-  /// shards may change behind wait(), the host may read after arrived(). With `made_for_call` the groups'
+  /// memory; the sizes and dtypes are those of reserve(). On a GPU a thread copies while training goes on:
+  /// shards may change, and the host may read, when arrived() has returned. With `made_for_call` the groups'
   /// tensors are freed at once, so they are copied before this returns.
   std::vector<checkpoint::GroupShards> copy(size_t num_groups, const Groups& group, bool made_for_call);
 
-  /// What the current stream is given from now on begins after the copies.
-  void wait() const { fsdp::SideStream::wait(*done_); }
-
-  /// Returns when the copies are there; callable from another thread, once.
+  /// Waits until the copies of the last call are there; the one returned may be called from any thread.
   std::function<void()> arrived() const;
 
  private:
+  struct Copy {
+    at::Tensor from, to;
+  };
+  void copy_in_slices(const std::vector<Copy>& copies, const fsdp::StreamPoint& begin);
+
   at::Device device_;
   fsdp::SideStream stream_;
   std::vector<at::Tensor> buffers_;
-  std::shared_ptr<fsdp::StreamPoint> done_ = std::make_shared<fsdp::StreamPoint>();
+  std::shared_future<void> copied_;
 };
 
 }  // namespace flowshard::training

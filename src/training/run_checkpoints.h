@@ -32,8 +32,8 @@ class RunCheckpoints {
   /// Takes the host memory of copies, so that no save has to wait for it.
   void reserve_copies();
 
-  /// What the current stream is given from now on may change what start_save() saves.
-  void wait_for_copies() const { copies_.wait(); }
+  /// Returns when what start_save() saves may change.
+  void wait_for_copies() const { copies_.arrived()(); }
 
   /// Whether a save is in flight: the same on every rank.
   bool is_saving() const { return save_.has_value(); }
