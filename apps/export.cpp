@@ -25,6 +25,11 @@ struct Options {
   bool averaged = false;
 };
 
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  const fs::path relative = fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(folder));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
 void run(const Options& options) {
   const std::map<std::string, ExportFormat> formats = {{"bfl", ExportFormat::kBfl},
                                                        {"diffusers", ExportFormat::kDiffusers},
@@ -39,9 +44,13 @@ void run(const Options& options) {
   } else {
     storage::require_writable_file(options.output, "--output");
   }
-  const auto newest = checkpoint::latest_checkpoint(options.checkpoint / "checkpoints");
-  const auto saved =
-      checkpoint::TrainingCheckpoint::open(newest.value_or(options.checkpoint), /*verify_checksums=*/true);
+  const fs::path folder =
+      checkpoint::latest_checkpoint(options.checkpoint / "checkpoints").value_or(options.checkpoint);
+  if (lies_in(options.output, folder)) {
+    throw ConfigError("--output: {} lies in the checkpoint itself: choose another place",
+                      options.output.string());
+  }
+  const auto saved = checkpoint::TrainingCheckpoint::open(folder, /*verify_checksums=*/true);
   const std::string note = export_checkpoint(saved, export_options);
   if (!note.empty()) print_line("flowshard export: warning: {}", note);
   fmt::print("{}\n", options.output.string());

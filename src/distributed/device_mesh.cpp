@@ -21,7 +21,7 @@ DeviceMesh::DeviceMesh(ProcessGroup& world, int shard_size) : world_(world) {
   const int size = world.world_size(), rank = world.rank();
   if (shard_size < 1 || size % shard_size != 0) {
     throw ConfigError(
-        "{} ranks cannot be shared out in groups of {}: the size of a group divides the number of ranks",
+        "{} ranks cannot be shared out in groups of {}: parallel.shard_size must divide the number of ranks",
         size, shard_size);
   }
   const int row = rank / shard_size, column = rank % shard_size;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "training/precision.h"
+
 namespace flowshard::training {
 namespace {
 
@@ -35,6 +37,16 @@ TEST(LossScale, IsOneWhereItIsNotNeeded) {
   for (int step = 0; step < 2 * LossScale::kGrowthInterval; ++step) scale.step_was_clean();
   EXPECT_EQ(scale.factor(), 1);
   EXPECT_FALSE(scale.back_off());
+}
+
+TEST(LossScale, IsNeededWhereParametersOrGradientsAreInFp16) {
+  TrainConfig config;
+  EXPECT_FALSE(precision_of(config).needs_loss_scale());
+  config.precision.reduce_dtype = Dtype::kFp16;
+  EXPECT_TRUE(precision_of(config).needs_loss_scale());
+  config.precision = {.mode = Precision::kFp16};
+  EXPECT_TRUE(precision_of(config).needs_loss_scale());
+  EXPECT_EQ(precision_of(config).buffer_dtype, at::kBFloat16);
 }
 
 }  // namespace

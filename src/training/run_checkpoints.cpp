@@ -184,8 +184,11 @@ RunCheckpoints::Position RunCheckpoints::load_from(const fs::path& path) {
 }
 
 void RunCheckpoints::require_checkpoint(const fs::path& path, const fs::path& output) {
-  if (checkpoint::TrainingCheckpoint::is_checkpoint(path)) return;
-  if (checkpoint::latest_checkpoint(path / kCheckpointsFolder)) return;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored) && (checkpoint::TrainingCheckpoint::is_checkpoint(path) ||
+                                          checkpoint::latest_checkpoint(path / kCheckpointsFolder))) {
+    return;
+  }
   if (was_started_from(output / kCheckpointsFolder, path)) return;
   throw ConfigError(
       "--resume: {} is neither a complete checkpoint nor the output folder of a run that has one (or name "

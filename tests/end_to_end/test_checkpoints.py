@@ -200,3 +200,9 @@ def test_a_run_that_starts_from_an_output_folder(flowshard, tiny_run, whole):
     assert result.returncode == 0, result.stderr
     assert [record["step"] for record in metrics(tiny_run / "new/metrics.jsonl")] == [5, 6, 7]
     assert run_id(tiny_run / "new/checkpoints/step-00000007") == run_id(tiny_run / "new/checkpoints/step-00000006")
+
+
+def test_what_is_no_checkpoint_is_refused(flowshard, tiny_run):
+    for path in ["run.toml", "model", "nowhere"]:
+        result = flowshard("train", "run.toml", "--resume", path)
+        assert result.returncode == 2 and f"--resume: {path} is neither" in result.stderr, result.stderr

@@ -135,7 +135,8 @@ def test_what_cannot_be_exported(run, tmp_path):
     for source, target, to, more, code, words in (
             (step, "there", "diffusers", [], 2, "exists already"), (step, "there", "bfl", [], 2, "is a folder"),
             ("nothing", "x", "bfl", [], 2, "no such checkpoint folder"), (step, "x", "full-state", ["--ema"], 2, "--ema"),
-            ("model", "x", "bfl", [], 2, "not a training checkpoint"), (step, "no/folder/x", "bfl", [], 5, "cannot write")):
+            ("model", "x", "bfl", [], 2, "not a training checkpoint"),
+            (step, run / step / "x", "bfl", [], 2, "lies in the checkpoint itself"), (step, "no/folder/x", "bfl", [], 5, "cannot write")):
         result = flowshard(run, "export", source, "--to", to, "--output", tmp_path / target, *more)
         assert result.returncode == code and words in result.stderr and result.stderr.count("\n") == 1, result.stderr
     for to in ("bfl", "diffusers", "full-state"):
