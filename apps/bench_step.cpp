@@ -35,6 +35,7 @@ nlohmann::ordered_json to_json(const training::StepBench& bench, const StepOptio
           {"step_seconds_high", high},
           {"tflops", tflops},
           {"peak_share", tflops / options.peak_tflops},
+          {"waiting_seconds", bench.waiting_seconds},
           {"phase_seconds", bench.phase_seconds},
           {"predicted_gib", static_cast<double>(bench.predicted) / kGiB},
           {"allocated_gib", static_cast<double>(bench.allocated) / kGiB},
@@ -48,8 +49,12 @@ void print(const training::StepBench& bench, const StepOptions& options) {
   const double seconds = bench.median_seconds(), tflops = bench.train_flops / seconds / 1e12;
   fmt::print("{:.4f} s a step (median of {}; {:.4f} to {:.4f}), loss {:.6g}\n", seconds,
              bench.step_seconds.size(), low, high, bench.last_loss);
-  fmt::print("{:.1f} TFLOP/s a rank, {:.1f} % of {:g} (three forward passes' work, docs/numerics.md)\n",
-             tflops, 100 * tflops / options.peak_tflops, options.peak_tflops);
+  fmt::print("{:.1f} TFLOP/s a rank, {:.1f} % of {:g} (three forward passes' work, docs/memory.md)\n", tflops,
+             100 * tflops / options.peak_tflops, options.peak_tflops);
+  if (bench.allocated == 0) {
+    fmt::print("{:.4f} s of it in collectives ({:.1f} %)\n", bench.waiting_seconds,
+               100 * bench.waiting_seconds / seconds);
+  }
   for (const auto& [name, time] : bench.phase_seconds) fmt::print("  {:<16} {:.4f} s\n", name, time);
   if (bench.allocated > 0) {
     fmt::print("memory of the GPU: {:.2f} GiB predicted, {:.2f} allocated, {:.2f} reserved\n",
@@ -77,7 +82,7 @@ void add_bench_step(CLI::App& bench) {
       "Time of an optimizer step with random weights and made-up batches, and what it takes of memory");
   step->add_option("CONFIG", options->config_file,
                    "Configuration of `flowshard train`; of model.path only the "
-                   "transformer's config.json is read, of data only the size")
+                   "config.json files are read, of data only the size")
       ->required();
   step->add_option_function<std::vector<std::string>>(
           "--set",

@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   keep_freed_memory();
   std::signal(SIGXFSZ,
               SIG_IGN);  // a file over the limit of `ulimit -f` is an error of the write, not a death
-  CLI::App app("Train and serve FLUX.1-dev on many GPUs.", "flowshard");
+  CLI::App app("Train FLUX.1-dev on many GPUs, and generate with it.", "flowshard");
   app.set_version_flag("--version", "flowshard " FLOWSHARD_VERSION " (LibTorch " TORCH_VERSION ")");
   app.require_subcommand(1);
   flowshard::apps::add_bench(app);

@@ -30,7 +30,7 @@ class ShardedState : public nn::BlockRunner {
   /// order of use.
   ShardedState(const std::vector<nn::ParameterGroup*>& groups, const ShardContext& context);
 
-  /// Fills every group's parameters (fp32, on the CPU), one group at a time, and keeps this rank's slices.
+  /// Fills every group's parameters (fp32, on the device), one group at a time, and keeps this rank's slices.
   void initialize(const std::function<void(const nn::ParameterGroup&)>& fill);
 
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return groups_; }

@@ -26,7 +26,8 @@ at::Tensor pinned_zeros(int64_t numel, at::ScalarType dtype) {
   void* memory =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
-    throw ConfigError("the host has no {} bytes to pin: lower memory.host_gib", bytes);
+    throw ConfigError("the host has no {} bytes to pin: lower memory.host_gib, or set checkpoint.async=false",
+                      bytes);
   ::madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   touch_pages(static_cast<char*>(memory), bytes);
   const bool pinned =
@@ -37,8 +38,10 @@ at::Tensor pinned_zeros(int64_t numel, at::ScalarType dtype) {
   };
   if (!pinned) {
     release(memory);
-    throw ConfigError("the host does not let {} bytes be pinned: raise ulimit -l or lower memory.host_gib",
-                      bytes);
+    throw ConfigError(
+        "the host does not let {} bytes be pinned: raise ulimit -l, lower memory.host_gib, or set "
+        "checkpoint.async=false",
+        bytes);
   }
   return at::from_blob(memory, {numel}, release, dtype);
 }

@@ -28,11 +28,10 @@ std::vector<Change> changes(const TrainConfig& config) {
         {"memory.offload_parameters=true", [](TrainConfig& c) { c.memory.offload_parameters = true; }});
   }
   if (config.precision.mode == Precision::kFp32) {
-    result.push_back(
-        {"precision.mode=bf16", [](TrainConfig& c) { c.precision = {.mode = Precision::kBf16}; }});
+    result.push_back({"precision.mode=bf16", [](TrainConfig& c) { c.precision.mode = Precision::kBf16; }});
   } else {
     result.push_back(
-        {"precision.mode=bf16_pure", [](TrainConfig& c) { c.precision = {.mode = Precision::kBf16Pure}; }});
+        {"precision.mode=bf16_pure", [](TrainConfig& c) { c.precision.mode = Precision::kBf16Pure; }});
   }
   if (config.train.batch_size % 2 == 0) {
     const int64_t half = config.train.batch_size / 2, passes = 2 * config.train.gradient_accumulation_steps;

@@ -21,6 +21,7 @@ constexpr double kOutsideBlocksMultiples = 4;        // ... what the layers befo
 constexpr double kEncodingCopies = 4;                // pictures at full resolution while one is encoded
 constexpr int64_t kHostProcessBytes = 2 * kGiB;      // of a rank: program, libraries, text
 constexpr int64_t kDecodedPictureBytes = 64 * kMiB;  // of each decoding thread
+constexpr double kStoredMoments = 8;                 // bytes of a parameter's two moments in a checkpoint
 constexpr int64_t kPrefetchedBatches = 2;
 constexpr int64_t kStagingBuffers = 3;               // of fsdp/staged_update.h
 constexpr int64_t kStagingSlice = int64_t{1} << 24;  // values
@@ -48,10 +49,10 @@ int64_t divided(int64_t value, int64_t parts) { return (value + parts - 1) / par
 
 int64_t ranks_on_host(const JobSize& job) { return std::min(job.num_ranks, job.ranks_per_host); }
 
-/// What a checkpoint holds: parameters, moments and averages.
+/// What a checkpoint holds: parameters, moments and averages. Moments in 8 bits are stored in fp32.
 int64_t state_bytes(const TrainConfig& config, const ModelSizes& model) {
   const ValueBytes value = value_bytes(config);
-  return rounded(as_double(model.transformer()) * (value.master + value.moments + value.average));
+  return rounded(as_double(model.transformer()) * (value.master + kStoredMoments + value.average));
 }
 
 /// What of a rank's shards lies in host memory: masters come first, while the budget lasts.
@@ -110,7 +111,7 @@ void add_shards(MemoryEstimate& estimate, const TrainConfig& config, const Model
   int64_t grads = several_passes && config.train.no_sync ? all : rotating;
   // What is reduced while the sum of earlier passes is kept.
   if (several_passes && !config.train.no_sync) grads += divided(rotating, shards);
-  if (shards == 1 && value.param == value.master) gathered = 0;
+  if (shards == 1 && value.param == value.master && host.masters == 0) gathered = 0;
   if (shards == 1 && value.reduce == value.grad) grads = 0;
   add("gathered parameters", gathered, value.param);
   add("gradients of blocks", grads, value.reduce);
@@ -154,8 +155,12 @@ void add_host(MemoryEstimate& estimate, const TrainConfig& config, const ModelSi
                                                     config.data.num_threads * kDecodedPictureBytes)});
   const double moved = offloaded(config, model, job).all();
   if (moved > 0) estimate.host.push_back({"offloaded shards", rounded(as_double(ranks) * moved)});
-  estimate.host.push_back(
-      {"copy for a checkpoint", ranks * divided(state_bytes(config, model), shard_count(config, job))});
+  // Decoded moments do not fit on a GPU beside the rest: they are copied even if the save is waited for.
+  const bool decoded =
+      config.optimizer.state_dtype == StateDtype::kInt8 && config.run.device == Device::kCuda;
+  if (!config.checkpoint.async && !decoded) return;
+  const int64_t shards = shard_count(config, job), copying = std::min(ranks, shards);
+  estimate.host.push_back({"copy for a checkpoint", copying * divided(state_bytes(config, model), shards)});
 }
 
 }  // namespace

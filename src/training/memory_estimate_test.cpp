@@ -128,6 +128,23 @@ TEST(MemoryEstimate, TheDiskHoldsWhatIsKeptAndTheOneBeingWritten) {
   const MemoryEstimate estimate = estimate_memory(config, {}, {.num_ranks = 8});
   EXPECT_EQ(estimate.checkpoint_bytes, 12 * 11'901'408'320);
   EXPECT_EQ(estimate.disk_bytes, 4 * estimate.checkpoint_bytes);
+  config.optimizer.state_dtype = StateDtype::kInt8;  // stored in fp32
+  EXPECT_EQ(estimate_memory(config, {}, {.num_ranks = 8}).checkpoint_bytes, estimate.checkpoint_bytes);
+}
+
+TEST(MemoryEstimate, TheFirstHolderOfEachShardCopiesItForACheckpoint) {
+  const auto copied = [](const TrainConfig& config) {
+    for (const MemoryItem& item : estimate_memory(config, {}, {.num_ranks = 8}).host) {
+      if (item.name == "copy for a checkpoint") return item.bytes;
+    }
+    return int64_t{0};
+  };
+  TrainConfig config = flux_dev();
+  EXPECT_NEAR(static_cast<double>(copied(config)), 12 * kParameters, 1e3);
+  config.parallel.strategy = Strategy::kNoShard;
+  EXPECT_NEAR(static_cast<double>(copied(config)), 12 * kParameters, 1e3);
+  config.checkpoint.async = false;
+  EXPECT_EQ(copied(config), 0);
 }
 
 TEST(MemoryAdvice, NamesTheSettingsThatSaveMost) {

@@ -250,8 +250,8 @@ RunCheckpoints::Position RunCheckpoints::load(const fs::path& path) {
           .data_fingerprint = extra.value("data_fingerprint", uint64_t{0})};
 }
 
-void RunCheckpoints::require_none() const {
-  const auto newest = checkpoint::latest_checkpoint(folder_);
+void RunCheckpoints::require_none(const fs::path& output) {
+  const auto newest = checkpoint::latest_checkpoint(output / kCheckpointsFolder);
   if (newest) {
     throw ConfigError(
         "{} holds a checkpoint of an earlier run: go on from it with --resume auto, or give run.output_dir "

@@ -62,8 +62,8 @@ class RunCheckpoints {
   /// Throws ConfigError if a run with this output folder finds nothing to load_from(path).
   static void require_checkpoint(const std::filesystem::path& path, const std::filesystem::path& output);
 
-  /// Throws ConfigError if the output folder holds a checkpoint: a fresh run would mix with it.
-  void require_none() const;
+  /// Throws ConfigError if the folder `output` of a run holds a checkpoint: a fresh run would mix with it.
+  static void require_none(const std::filesystem::path& output);
 
  private:
   checkpoint::GroupShards shards_of(size_t group) const;

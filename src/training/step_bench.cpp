@@ -5,14 +5,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/error_context.h"
 #include "distributed/process_group.h"
+#include "distributed/timed_group.h"
 #include "model_folder/model_folder.h"
 #include "training/gradient_norm.h"
 #include "training/model_sizes.h"
 #include "training/optimizer.h"
+#include "training/out_of_memory.h"
 #include "training/parallelize.h"
 #include "training/precision.h"
 #include "training/step_estimate.h"
@@ -49,7 +52,7 @@ class Job {
         sizes_(model_sizes(folder_)),
         transformer_(
             models::FlowTransformerConfig::from_diffusers(folder_.part("transformer") / "config.json")),
-        ranks_(connect_ranks(config, environment, device_)),
+        ranks_(distributed::make_timed_group(connect_ranks(config, environment, device_), waited_)),
         mesh_(*ranks_, shard_size(config, environment)),
         host_memory_(device_, host_budget(config, environment)),
         state_((make_trainable(), transformer_.groups()),
@@ -65,6 +68,7 @@ class Job {
     StepBench result;
     try {
       for (int64_t i = -warm_up; i < steps; ++i) {
+        if (i == 0) *waited_ = 0;
         StepPhases phases;
         const auto start = std::chrono::steady_clock::now();
         result.last_loss = step(phases);
@@ -72,6 +76,7 @@ class Job {
         const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
         if (i >= 0) result.step_seconds.push_back(seconds.count());
       }
+      result.waiting_seconds = *waited_ / static_cast<double>(steps);
       StepPhases phases([this] { synchronize(device_); });
       step(phases);
       phases.begin("");
@@ -123,7 +128,12 @@ class Job {
     ranks_->all_reduce_sum(loss)->wait();
     const double norm = global_grad_norm(state_, mesh_);
     phases.begin("optimizer step");
-    optimizer_->step(config_.optimizer.lr, norm > 1 ? 1 / norm : 1);
+    const double limit = config_.train.max_grad_norm;
+    if (std::isfinite(norm)) {
+      optimizer_->step(config_.optimizer.lr, limit > 0 && norm > limit ? limit / norm : 1);
+    } else {
+      optimizer_->skip_step();
+    }
     return loss.item<float>();
   }
 
@@ -148,6 +158,7 @@ class Job {
   ModelFolder folder_;
   ModelSizes sizes_;
   models::FlowTransformer transformer_;
+  std::shared_ptr<double> waited_ = std::make_shared<double>(0);
   std::unique_ptr<distributed::ProcessGroup> ranks_;
   distributed::DeviceMesh mesh_;
   fsdp::HostMemory host_memory_;
@@ -167,7 +178,18 @@ double StepBench::median_seconds() const {
 
 StepBench bench_step(const TrainConfig& config, const distributed::Environment& environment, int64_t warm_up,
                      int64_t steps) {
-  return Job(config, environment).run(warm_up, steps);
+  try {
+    return Job(config, environment).run(warm_up, steps);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    rethrow_out_of_memory("a measured step", [&] {
+      return advise_memory(
+          config, model_sizes({config.model.path}),
+          {.num_ranks = environment.world_size, .ranks_per_host = environment.local_world_size});
+    });
+    throw;
+  }
 }
 
 }  // namespace flowshard::training

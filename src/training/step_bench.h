@@ -15,7 +15,8 @@ namespace flowshard::training {
 struct StepBench {
   std::vector<double> step_seconds;             // of each measured step
   std::map<std::string, double> phase_seconds;  // of one step that waits for the device after each phase
-  double train_flops = 0;                       // of a step of one rank (docs/numerics.md)
+  double waiting_seconds = 0;  // of a step of rank 0 in collectives, mean; on a GPU the time to queue them
+  double train_flops = 0;      // of a step of one rank (docs/memory.md)
   double last_loss = 0;
   // Of rank 0's device, in bytes; 0 on a CPU.
   int64_t predicted = 0, allocated = 0, reserved = 0;
@@ -24,7 +25,7 @@ struct StepBench {
   double median_seconds() const;
 };
 
-/// Every rank of the job calls it. Takes the transformer's config.json of model.path; reads no weights and no
+/// Every rank of the job calls it. Takes the config.json files of model.path; reads no weights and no
 /// data, writes nothing. Throws like train().
 StepBench bench_step(const TrainConfig& config, const distributed::Environment& environment, int64_t warm_up,
                      int64_t steps);

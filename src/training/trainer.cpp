@@ -130,14 +130,17 @@ class Trainer {
   size_t num_problems_named_ = 0;
   bool has_compared_memory_ = false;
   int64_t skipped_in_a_row_ = 0;
-  int stop_signal_ = 0;          // not 0 on any rank once it is not 0 on one
-  bool save_requested_ = false;  // of any rank in this step
+  int stop_signal_ = 0;                // not 0 on any rank once it is not 0 on one
+  bool save_requested_ = false;        // of any rank in this step
+  bool save_answers_request_ = false;  // the save in flight
 };
 
 // What can be known without the other ranks and without work.
 std::optional<TransformerFiles> Trainer::check_input(const Resume& resume) {
   if (resume.from == Resume::From::kCheckpoint) {
     RunCheckpoints::require_checkpoint(resume.path, config_.run.output_dir);
+  } else if (resume.from == Resume::From::kNothing) {
+    RunCheckpoints::require_none(config_.run.output_dir);
   }
   dataset::require_shards(dataset::expand_shards(config_.data.shards));
   std::optional<TransformerFiles> weights;
@@ -166,8 +169,6 @@ void Trainer::start_data(const Resume& resume) {
     saved = checkpoints_->load_latest();
   } else if (resume.from == Resume::From::kCheckpoint) {
     saved = checkpoints_->load_from(resume.path);
-  } else {
-    checkpoints_->require_none();
   }
   samples_seen_ = saved ? saved->samples_seen : 0;
   if (saved && saved->is_own) saved_step_ = optimizer_->step_count();
@@ -345,6 +346,7 @@ void Trainer::compare_memory(telemetry::ProgressReporter& progress) {
 void Trainer::start_save(telemetry::ProgressReporter* progress) {
   look_after_save(progress, true);
   phases_.begin(kSavingPhase);
+  save_answers_request_ = save_requested_;
   checkpoints_->start_save(samples_seen_, loader_->stats().fingerprint);
   saved_step_ = optimizer_->step_count();
 }
@@ -356,7 +358,7 @@ void Trainer::look_after_save(telemetry::ProgressReporter* progress, bool until_
   const std::optional<std::string> name =
       until_done ? checkpoints_->finish_save() : checkpoints_->poll_save();
   if (!name) return;
-  save_request_.done();
+  if (save_answers_request_) save_request_.done();
   if (progress) progress->message("saved " + *name);
 }
 

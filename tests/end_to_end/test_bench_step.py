@@ -17,6 +17,8 @@ def test_a_step_is_measured(flowshard, tiny_run, ranks):
     measured = json.loads(result.stdout)
     assert 0 < measured["step_seconds_low"] <= measured["step_seconds"] <= measured["step_seconds_high"]
     assert {"forward pass", "backward pass", "gradient norm", "optimizer step"} <= measured["phase_seconds"].keys()
+    assert 0 <= measured["waiting_seconds"] < measured["step_seconds_high"]
+    assert (measured["waiting_seconds"] > 1e-4) == (ranks > 1)
     assert 0 < measured["loss"] < 10 and 0 < measured["tflops"]
     assert files_below(tiny_run) == before
 
@@ -24,4 +26,4 @@ def test_a_step_is_measured(flowshard, tiny_run, ranks):
 def test_what_cannot_be_measured_is_refused(flowshard, tiny_run):
     assert_refused(flowshard("bench", "step", "run.toml", "--steps", 0), 2, "--steps")
     assert_refused(flowshard("bench", "step", "run.toml", "--set", "model.path=nowhere"), 2, "nowhere")
-    assert_refused(flowshard("bench", "step", "run.toml", "--device", "tpu"), 2, "--device")
+    assert_refused(flowshard("bench", "step", "run.toml", "--set", "run.device=tpu"), 2, "run.device")

@@ -4,6 +4,7 @@ fsdp2_training.py SETTINGS.json: {"transformer": folder, "batches": file for eac
 "weight_decay", "max_grad_norm", "guidance", "grid": [rows, columns] of tokens, "output": file for loss and norm}
 """
 import json
+import os
 import sys
 
 import torch
@@ -45,5 +46,8 @@ for step in range(settings["num_steps"]):
     dist.all_reduce(mean)
     records.append({"loss": mean.item() / world, "grad_norm": norm.full_tensor().item()})
 if rank == 0:
-    json.dump(records, open(settings["output"], "w"))
+    with open(settings["output"], "w") as output:
+        json.dump(records, output)
+dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # threads that PyTorch leaves behind can end the interpreter's own exit with SIGABRT
