@@ -126,8 +126,8 @@ def parse(arguments=None):
     parser.add_argument("--nvlink-hop-us", type=float, default=3.4)
     parser.add_argument("--network-hop-us", type=float, default=14)
     parser.add_argument("--memory", type=float, default=3400, help="of the optimizer step, GB/s (3400)")
-    parser.add_argument("--gpu-memory", type=float, default=131, help="of one GPU that tensors can take, GiB (131)")
-    parser.add_argument("--sample", type=float, default=0.498, help="forward and backward of one sample, s (0.498)")
+    parser.add_argument("--gpu-memory", type=float, default=139, help="of one GPU that tensors can take, GiB (139)")
+    parser.add_argument("--sample", type=float, default=0.443, help="forward and backward of one sample, s (0.443)")
     parser.add_argument("--reduce-bytes", type=int, default=4, help="of a gradient in its reduction (4: fp32)")
     machine = parser.parse_args(arguments)
     if machine.bandwidths:
