@@ -54,7 +54,7 @@ MISTAKES = {
     "integer beyond 64 bits": (VALID.replace("10", "99999999999999999999"), [], ["run.toml:8: invalid TOML"]),
     "NaN": (VALID, ["--set", "optimizer.lr=nan"], ["--set: optimizer.lr is the number nan"]),
     "infinity": (VALID, ["--set", "train.max_grad_norm=inf"], ["train.max_grad_norm is the number inf"]),
-    "unknown strategy": (VALID, ["--set", "parallel.strategy=fsdp"], ['allowed: "full_shard", "no_shard"']),
+    "unknown strategy": (VALID, ["--set", "parallel.strategy=fsdp"], ['allowed: "full_shard", "shard_grad_op", "no_shard", "hybrid_shard"']),
     "run in the model folder": (VALID, ["--set", "run.output_dir=models/../models/a/"],
                                 ["run.output_dir is the folder of model.path"]),
     "missing keys": ("[train]\nsteps = 1\n", [], ["run.toml: missing: run.output_dir, model.path, data.shards"]),
