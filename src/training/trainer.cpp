@@ -139,8 +139,6 @@ class Trainer {
 std::optional<TransformerFiles> Trainer::check_input(const Resume& resume) {
   if (resume.from == Resume::From::kCheckpoint) {
     RunCheckpoints::require_checkpoint(resume.path, config_.run.output_dir);
-  } else if (resume.from == Resume::From::kNothing) {
-    RunCheckpoints::require_none(config_.run.output_dir);
   }
   dataset::require_shards(dataset::expand_shards(config_.data.shards));
   std::optional<TransformerFiles> weights;
@@ -149,6 +147,7 @@ std::optional<TransformerFiles> Trainer::check_input(const Resume& resume) {
     weights->fill(transformer());  // nothing is materialized yet: this only checks
   }
   storage::require_writable_folder(config_.run.output_dir, "run.output_dir");
+  if (resume.from == Resume::From::kNothing) RunCheckpoints::require_none(config_.run.output_dir);
   return weights;
 }
 
