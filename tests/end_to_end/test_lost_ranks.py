@@ -21,7 +21,7 @@ LINES_BEFORE = {  # of each phase, in step N
     "backward pass": "N (forward pass)",
     "gradient norm": "N (backward pass)",
     "optimizer step": "N (gradient norm)",
-    "saving a checkpoint": "N (metrics)",
+    "saving a checkpoint": "N (optimizer step)",
 }
 SETTINGS = ["--set", f"train.steps={STEPS}", "--set", "train.batch_size=8", "--set", "checkpoint.keep=100", "--set",
             "run.log_every_steps=1000"]
