@@ -10,6 +10,7 @@
 
 #include "bench.h"
 #include "distributed/environment.h"
+#include "overrides.h"
 #include "training/step_bench.h"
 #include "training/train_config.h"
 
@@ -84,14 +85,7 @@ void add_bench_step(CLI::App& bench) {
                    "Configuration of `flowshard train`; of model.path only the "
                    "config.json files are read, of data only the size")
       ->required();
-  step->add_option_function<std::vector<std::string>>(
-          "--set",
-          [options](const std::vector<std::string>& assignments) {
-            for (const std::string& assignment : assignments)
-              options->overrides.push_back(parse_assignment(assignment, "--set"));
-          },
-          "section.key=value in place of what the file says; may be repeated")
-      ->allow_extra_args(false);
+  add_overrides(*step, options->overrides);
   step->add_option("--steps", options->steps, "Steps that are measured")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();

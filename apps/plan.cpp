@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "overrides.h"
 #include "subcommands.h"
 #include "training/memory_advice.h"
 #include "training/model_sizes.h"
@@ -175,14 +176,7 @@ void add_plan(CLI::App& app) {
   plan->add_option("--bandwidth", options->bandwidth_gbs, "GB/s that a collective moves through a rank")
       ->check(positive)
       ->capture_default_str();
-  plan->add_option_function<std::vector<std::string>>(
-          "--set",
-          [options](const std::vector<std::string>& assignments) {
-            for (const std::string& assignment : assignments)
-              options->overrides.push_back(parse_assignment(assignment, "--set"));
-          },
-          "section.key=value in place of what the file says; may be repeated")
-      ->allow_extra_args(false);
+  add_overrides(*plan, options->overrides);
   plan->add_flag("--json", options->json, "One JSON object, in bytes and seconds");
   plan->footer(
       "Needs no GPU and no weights, only the config.json files of the model.\n"

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "distributed/environment.h"
+#include "overrides.h"
 #include "subcommands.h"
 #include "training/train_config.h"
 #include "training/trainer.h"
@@ -77,16 +78,7 @@ void add_train(CLI::App& app) {
   CLI::App* train = app.add_subcommand("train", "Train as a TOML configuration says");
   train->add_option("CONFIG", options->config_file, "Configuration file (TOML)");
   add_aliases(*train, options);
-  train
-      ->add_option_function<std::vector<std::string>>(
-          "--set",
-          [options](const std::vector<std::string>& assignments) {
-            for (const std::string& assignment : assignments) {
-              options->overrides.push_back(parse_assignment(assignment, "--set"));
-            }
-          },
-          "section.key=value in place of what the file says; may be repeated")
-      ->allow_extra_args(false);
+  add_overrides(*train, options->overrides);
   train
       ->add_option_function<std::string>(
           "--resume",

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "fsdp/staged_update.h"
 
 namespace flowshard::fsdp {
 
@@ -74,11 +75,10 @@ void ParamGroup::round_master(const at::Tensor& own) const {
     own.copy_(master_shard_);
     return;
   }
-  constexpr int64_t kSlice = int64_t{1} << 24;
   const at::Tensor slice =
-      at::empty({std::min(kSlice, own.numel())}, master_shard_.options().device(context_.device));
-  for (int64_t begin = 0; begin < own.numel(); begin += kSlice) {
-    const int64_t count = std::min(kSlice, own.numel() - begin);
+      at::empty({std::min(kStagingSlice, own.numel())}, master_shard_.options().device(context_.device));
+  for (int64_t begin = 0; begin < own.numel(); begin += kStagingSlice) {
+    const int64_t count = std::min(kStagingSlice, own.numel() - begin);
     const at::Tensor part = slice.narrow(0, 0, count);
     part.copy_(master_shard_.narrow(0, begin, count), /*non_blocking=*/true);
     own.narrow(0, begin, count).copy_(part);

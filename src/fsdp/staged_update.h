@@ -12,6 +12,9 @@
 
 namespace flowshard::fsdp {
 
+/// Values that go through a buffer at once, of every tensor: whole blocks of 8-bit codes.
+inline constexpr int64_t kStagingSlice = int64_t{1} << 24;
+
 class StagedUpdate {
  public:
   explicit StagedUpdate(at::Device device) : device_(device), upload_(device), download_(device) {}

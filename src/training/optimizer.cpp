@@ -11,8 +11,6 @@ namespace {
 
 using kernels::CodeKind;
 
-constexpr int64_t kSlice = int64_t{1} << 24;  // elements; whole blocks of codes
-
 /// Elements [begin, begin + count) of what belongs to a shard, or of its scales.
 at::Tensor slice_of(const at::Tensor& tensor, int64_t begin, int64_t count, bool is_scale = false) {
   if (!tensor.defined()) return {};
@@ -65,8 +63,8 @@ void Optimizer::step(double lr, double grad_scale) {
   for (size_t i = 0; i < groups_.size(); ++i) {
     const fsdp::ParamGroup& group = *state_.groups()[i];
     const GroupState& own = groups_[i];
-    for (int64_t begin = 0; begin < group.shard_numel(); begin += kSlice) {
-      const int64_t count = std::min(kSlice, group.shard_numel() - begin);
+    for (int64_t begin = 0; begin < group.shard_numel(); begin += fsdp::kStagingSlice) {
+      const int64_t count = std::min(fsdp::kStagingSlice, group.shard_numel() - begin);
       slices.push_back({slice_of(group.master_shard(), begin, count), slice_of(own.exp_avg, begin, count),
                         slice_of(own.exp_avg_sq, begin, count),
                         slice_of(own.exp_avg_scale, begin, count, true),

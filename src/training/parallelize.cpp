@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "distributed/host_staged_group.h"
+#include "training/model_sizes.h"
 #include "training/precision.h"
 
 namespace flowshard::training {
@@ -30,6 +31,14 @@ std::unique_ptr<distributed::ProcessGroup> connect_ranks(const TrainConfig& conf
   auto ranks = distributed::ProcessGroup::create(environment, through_host ? at::Device(at::kCPU) : device,
                                                  std::chrono::seconds(config.distributed.timeout_seconds));
   return through_host ? distributed::make_host_staged_group(std::move(ranks)) : std::move(ranks);
+}
+
+JobSize job_size(const distributed::Environment& environment) {
+  return {.num_ranks = environment.world_size, .ranks_per_host = environment.local_world_size};
+}
+
+std::vector<MemoryAdvice> advise(const TrainConfig& config, const distributed::Environment& environment) {
+  return advise_memory(config, model_sizes({config.model.path}), job_size(environment));
 }
 
 int shard_size(const TrainConfig& config, const distributed::Environment& environment) {

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "distributed/environment.h"
 #include "distributed/process_group.h"
 #include "fsdp/policy.h"
+#include "training/memory_advice.h"
 #include "training/train_config.h"
 
 namespace flowshard::training {
@@ -20,6 +22,12 @@ at::Device device_of(const TrainConfig& config, const distributed::Environment& 
 std::unique_ptr<distributed::ProcessGroup> connect_ranks(const TrainConfig& config,
                                                          const distributed::Environment& environment,
                                                          at::Device device);
+
+/// The ranks of the job, as the estimates take them.
+JobSize job_size(const distributed::Environment& environment);
+
+/// What would help where memory has run out.
+std::vector<MemoryAdvice> advise(const TrainConfig& config, const distributed::Environment& environment);
 
 /// How many ranks hold one model together.
 int shard_size(const TrainConfig& config, const distributed::Environment& environment);

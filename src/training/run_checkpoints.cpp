@@ -100,9 +100,8 @@ void RunCheckpoints::start_save(int64_t samples_seen, uint64_t data_fingerprint)
   std::function<void()> arrived;
   if (copies_shards()) {
     reserve_copies();
-    const bool decoded = config_.optimizer.state_dtype == StateDtype::kInt8;
     groups = copies_.copy(
-        num_groups, [this](size_t group) { return shards_of(group); }, decoded);
+        num_groups, [this](size_t group) { return shards_of(group); }, decodes_on_gpu());
     arrived = copies_.arrived();
   } else {
     for (size_t i = 0; i < num_groups; ++i) groups.push_back(shards_of(i));
@@ -116,9 +115,11 @@ void RunCheckpoints::start_save(int64_t samples_seen, uint64_t data_fingerprint)
 }
 
 bool RunCheckpoints::copies_shards() const {
-  // Decoded moments of all groups at once would not fit on a GPU.
-  const bool decoded_on_gpu = config_.optimizer.state_dtype == StateDtype::kInt8 && !device_.is_cpu();
-  return (config_.checkpoint.async || decoded_on_gpu) && ranks_.rank() < state_.groups()[0]->shard_count();
+  return (config_.checkpoint.async || decodes_on_gpu()) && ranks_.rank() < state_.groups()[0]->shard_count();
+}
+
+bool RunCheckpoints::decodes_on_gpu() const {
+  return config_.optimizer.state_dtype == StateDtype::kInt8 && !device_.is_cpu();
 }
 
 void RunCheckpoints::reserve_copies() {

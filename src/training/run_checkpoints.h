@@ -68,6 +68,8 @@ class RunCheckpoints {
  private:
   checkpoint::GroupShards shards_of(size_t group) const;
   bool copies_shards() const;
+  /// Then shards_of() makes tensors of its own, of which all groups at once would not fit.
+  bool decodes_on_gpu() const;
   checkpoint::Progress agree(checkpoint::Progress own);
   /// Newest first, as rank 0 sees them.
   std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);

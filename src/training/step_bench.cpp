@@ -138,7 +138,7 @@ class Job {
   }
 
   void describe(StepBench& result) const {
-    const JobSize job{.num_ranks = environment_.world_size, .ranks_per_host = environment_.local_world_size};
+    const JobSize job = job_size(environment_);
     const auto samples =
         static_cast<double>(config_.train.batch_size * config_.train.gradient_accumulation_steps);
     result.train_flops = estimate_step(config_, sizes_, job, {}).train_flops * samples;
@@ -183,11 +183,7 @@ StepBench bench_step(const TrainConfig& config, const distributed::Environment& 
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {
-    rethrow_out_of_memory("a measured step", [&] {
-      return advise_memory(
-          config, model_sizes({config.model.path}),
-          {.num_ranks = environment.world_size, .ranks_per_host = environment.local_world_size});
-    });
+    rethrow_out_of_memory("a measured step", [&] { return advise(config, environment); });
     throw;
   }
 }

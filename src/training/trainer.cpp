@@ -51,14 +51,6 @@ dataset::DatasetOptions dataset_options(const TrainConfig& config,
           .max_bad_fraction = config.data.max_bad_fraction};
 }
 
-JobSize job_size(const distributed::Environment& environment) {
-  return {.num_ranks = environment.world_size, .ranks_per_host = environment.local_world_size};
-}
-
-std::vector<MemoryAdvice> advise(const TrainConfig& config, const distributed::Environment& environment) {
-  return advise_memory(config, model_sizes({config.model.path}), job_size(environment));
-}
-
 /// What one rank holds while it trains. Members are in order of construction.
 class Trainer {
  public:
