@@ -107,7 +107,7 @@ void print_memory(const Plan& plan, const PlanOptions& options) {
   const training::MemoryEstimate& memory = plan.memory;
   fmt::print("each of {} {}:\n", options.job.num_ranks, plan.on_gpu ? "GPUs" : "ranks on CPUs");
   for (const auto& item : memory.resident) print_line(item.name, item.bytes);
-  for (const auto& item : memory.phases) print_line(item.name, item.bytes, "  (of these the larger)");
+  for (const auto& item : memory.phases) print_line(item.name, item.bytes, "  (of these the largest)");
   if (memory.context_bytes > 0) print_line("CUDA and libraries", memory.context_bytes);
   print_line("total", memory.device());
   fmt::print("host, beside that, {} ranks:\n", std::min(options.job.num_ranks, options.job.ranks_per_host));

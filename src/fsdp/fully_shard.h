@@ -35,7 +35,7 @@ class ShardedState : public nn::BlockRunner {
 
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const { return groups_; }
 
-  void begin_step();  // gradients start from zero
+  void begin_step();  // gradients start from zero; on a GPU those of the step before are freed
   /// Gathers the root. With gradients enabled, `is_last_pass` tells whether this pass is the last of its
   /// step: what ShardContext lets wait is reduced in it.
   void begin_forward(bool is_last_pass = true);

@@ -15,12 +15,23 @@ ParamGroup::ParamGroup(nn::ParameterGroup& group, const ShardContext& context)
   }
   const int64_t count = context_.shard_count();
   padded_numel_ = (numel_ + count - 1) / count * count;
+  const auto master_dtype = context_.precision.master_dtype;
+  const auto options = at::TensorOptions(context_.device).dtype(master_dtype);
+  master_shard_ = context_.host_memory ? context_.host_memory->zeros(shard_numel(), master_dtype)
+                                       : at::zeros({shard_numel()}, options);
+  // Freeing it would cost a page fault for each page of each step.
+  if (context_.device.is_cpu()) grad_shard_ = at::zeros({shard_numel()}, options.dtype(grad_dtype()));
+}
+
+at::ScalarType ParamGroup::grad_dtype() const {
   const auto& precision = context_.precision;
-  const bool low_grad = precision.master_dtype == precision.reduce_dtype;
-  const auto options = at::TensorOptions(context_.device);
-  master_shard_ = context_.host_memory ? context_.host_memory->zeros(shard_numel(), precision.master_dtype)
-                                       : at::zeros({shard_numel()}, options.dtype(precision.master_dtype));
-  grad_shard_ = at::zeros({shard_numel()}, options.dtype(low_grad ? precision.reduce_dtype : at::kFloat));
+  return precision.master_dtype == precision.reduce_dtype ? precision.reduce_dtype : at::kFloat;
+}
+
+// Backward and its reduction write every value.
+void ParamGroup::need_grad_shard() {
+  if (grad_shard_.defined()) return;
+  grad_shard_ = at::empty({shard_numel()}, at::TensorOptions(context_.device).dtype(grad_dtype()));
 }
 
 void ParamGroup::initialize(const std::function<void(const nn::ParameterGroup&)>& fill) {
@@ -40,7 +51,7 @@ bool ParamGroup::aliases_master() const {
 
 // Likewise: backward writes straight into grad_shard().
 bool ParamGroup::aliases_grad() const {
-  return context_.shard_count() == 1 && context_.precision.reduce_dtype == grad_shard_.scalar_type();
+  return context_.shard_count() == 1 && context_.precision.reduce_dtype == grad_dtype();
 }
 
 void ParamGroup::view_parameters(const at::Tensor& flat) {
@@ -108,10 +119,12 @@ void ParamGroup::reshard(FlatBufferPool& pool) {
 void ParamGroup::zero_grad() {
   check(!reducing_, "gradients are not cleared while they are reduced");
   grad_shard_written_ = false;
+  if (!context_.device.is_cpu()) grad_shard_ = at::Tensor();
 }
 
 void ParamGroup::pre_backward(FlatBufferPool& grad_pool) {
   if (unsharded_grad_.defined()) return;  // of an earlier pass: this one adds to it
+  if (aliases_grad()) need_grad_shard();
   unsharded_grad_ = aliases_grad() ? grad_shard_ : grad_pool.take(padded_numel_);
   for (size_t i = 0; i < group_.parameters.size(); ++i) {
     nn::Parameter& parameter = *group_.parameters[i];
@@ -141,10 +154,11 @@ void ParamGroup::release_gradients() {
 
 void ParamGroup::reduce(SideStream& stream) {
   distributed::ProcessGroup &shard = context_.mesh.shard(), &replicate = context_.mesh.replicate();
-  const bool straight = !grad_shard_written_ && context_.precision.reduce_dtype == grad_shard_.scalar_type();
+  const bool straight = !grad_shard_written_ && context_.precision.reduce_dtype == grad_dtype();
   if (!is_sharded()) {
     reduced_ = unsharded_grad_;
   } else {
+    if (straight) need_grad_shard();
     reduced_ = straight ? grad_shard_ : at::empty({shard_numel()}, unsharded_grad_.options());
     reducing_ = shard.reduce_scatter_sum(reduced_, unsharded_grad_);
   }
@@ -161,6 +175,7 @@ void ParamGroup::wait_for_reduce(FlatBufferPool& grad_pool) {
   if (reducing_) reducing_->wait();
   reducing_.reset();
   if (!reduced_.is_same(grad_shard_)) {
+    need_grad_shard();
     grad_shard_written_ ? grad_shard_.add_(reduced_) : grad_shard_.copy_(reduced_);
   }
   grad_shard_written_ = true;

@@ -40,7 +40,8 @@ class ParamGroup {
   /// [shard_numel], master_dtype: the authority on the parameters. On the device or in host memory.
   const at::Tensor& master_shard() const { return master_shard_; }
   /// [shard_numel]: this rank's slice of the sum of gradients over ranks and backward passes, in fp32; with
-  /// masters and sums in another precision, in that.
+  /// masters and sums in another precision, in that. On a GPU it exists from the group's first backward to
+  /// zero_grad(): a step's gradients take the place of its activations.
   const at::Tensor& grad_shard() const { return grad_shard_; }
   void zero_grad();
 
@@ -65,9 +66,11 @@ class ParamGroup {
   void wait_for_reduce(FlatBufferPool& grad_pool);
 
  private:
+  at::ScalarType grad_dtype() const;
   bool aliases_master() const;
   bool aliases_grad() const;
   void round_master(const at::Tensor& own) const;
+  void need_grad_shard();
   void view_parameters(const at::Tensor& flat);
   void release_gradients();
   void reduce(SideStream& stream);

@@ -88,6 +88,12 @@ double staging_bytes(const TrainConfig& config, const Offloaded& host) {
   return (kStagingBuffers * staged + gathering) * as_double(kStagingSlice);
 }
 
+/// On a GPU gradients are freed after the optimizer's step and made again one block after another, where no
+/// later pass adds to them.
+bool gradients_stay(const TrainConfig& config) {
+  return config.run.device == Device::kCpu || config.train.gradient_accumulation_steps > 1;
+}
+
 /// The parts that fsdp and the optimizer hold: shards, gathered parameters, gradients.
 void add_shards(MemoryEstimate& estimate, const TrainConfig& config, const ModelSizes& model,
                 const JobSize& job) {
@@ -101,7 +107,7 @@ void add_shards(MemoryEstimate& estimate, const TrainConfig& config, const Model
   add("parameters (master)", divided(all, shards), value.master, host.masters);
   add("optimizer state", divided(all, shards), value.moments, host.moments);
   add("averaged weights", divided(all, shards), value.average, host.averages);
-  add("gradients", divided(all, shards), value.grad);
+  if (gradients_stay(config)) add("gradients", divided(all, shards), value.grad);
   if (config.run.device == Device::kCuda) add("staging from the host", 1, staging_bytes(config, host));
 
   // Two buffers of a block in turn, or one for each block; none where the shards are used as they are.
@@ -137,12 +143,39 @@ int64_t activation_bytes(const TrainConfig& config, const ModelSizes& model) {
   return rounded(multiples * unit_bytes(config, model));
 }
 
-void add_phases(MemoryEstimate& estimate, const TrainConfig& config, const ModelSizes& model) {
-  const int64_t backward = rounded(kBackwardMultiples * unit_bytes(config, model));
+/// The most of activations and gradients: backward makes a block's gradients and then frees its activations.
+int64_t backward_bytes(const TrainConfig& config, const ModelSizes& model, double activations,
+                       double bytes_of_grad) {
+  const double mlp = as_double(model.mlp_hidden_dim) / as_double(model.hidden_size);
+  const KeptMultiples kept = kept_multiples(config.memory.activation_checkpointing, mlp);
+  double now = activations + as_double(model.root) * bytes_of_grad, most = now;
+  const auto pass_blocks = [&](int64_t count, int64_t parameters, double multiples) {
+    for (int64_t i = 0; i < count; ++i) {
+      now += as_double(parameters) * bytes_of_grad;
+      most = std::max(most, now);
+      now -= multiples * unit_bytes(config, model);
+    }
+  };
+  pass_blocks(model.num_single_blocks, model.single_block, kept.single_block);
+  pass_blocks(model.num_double_blocks, model.double_block, kept.double_block);
+  return rounded(most);
+}
+
+void add_phases(MemoryEstimate& estimate, const TrainConfig& config, const ModelSizes& model,
+                const JobSize& job) {
+  const double activations =
+      as_double(activation_bytes(config, model)) + kBackwardMultiples * unit_bytes(config, model);
   const int64_t pixels = config.train.batch_size * config.data.height * config.data.width;
   const double encoding =
       kEncodingCopies * as_double(pixels * model.autoencoder_width) * value_bytes(config).buffer;
-  estimate.phases.push_back({"activations", activation_bytes(config, model) + backward});
+  if (gradients_stay(config)) {
+    estimate.phases.push_back({"activations", rounded(activations)});
+  } else {
+    const double bytes_of_grad = value_bytes(config).grad / as_double(shard_count(config, job));
+    estimate.phases.push_back(
+        {"activations, gradients", backward_bytes(config, model, activations, bytes_of_grad)});
+    estimate.phases.push_back({"gradients", rounded(as_double(model.transformer()) * bytes_of_grad)});
+  }
   estimate.phases.push_back({"encoding a batch", rounded(encoding)});
 }
 
@@ -183,7 +216,7 @@ MemoryEstimate estimate_memory(const TrainConfig& config, const ModelSizes& mode
   const double frozen = as_double(model.text_encoders + model.autoencoder) * value_bytes(config).buffer;
   estimate.resident.push_back({"frozen encoders", rounded(frozen)});
   if (on_gpu) estimate.resident.push_back({"workspaces", kWorkspaceBytes});
-  add_phases(estimate, config, model);
+  add_phases(estimate, config, model, job);
   if (on_gpu) estimate.context_bytes = kContextBytes + (job.num_ranks > 1 ? kCollectivesBytes : 0);
   add_host(estimate, config, model, job);
   estimate.checkpoint_bytes = state_bytes(config, model);

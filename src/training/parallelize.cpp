@@ -1,6 +1,7 @@
 #include "training/parallelize.h"
 
 #include <ATen/Context.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <limits>
@@ -20,6 +21,9 @@ at::Device device_of(const TrainConfig& config, const distributed::Environment& 
   const int gpu =
       shares_gpus ? environment.local_rank % num_gpus : distributed::gpu_of(environment, num_gpus);
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(gpu));
+  // Gradients are made of the memory that activations leave: pieces of it must join.
+  if (c10::CachingAllocator::getAllocatorSettings().empty())
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   return device;
 }

@@ -44,10 +44,11 @@ def report(result):
 
 
 def test_sizes_are_those_of_the_model(plan):
-    device = report(plan("--json", "--gpus", "8"))["device_bytes"]["resident"]
+    bytes_of = report(plan("--json", "--gpus", "8"))["device_bytes"]
+    device = bytes_of["resident"]
     assert device["parameters (master)"] == PARAMETERS * 4 / 8
     assert device["optimizer state"] == PARAMETERS * 8 / 8
-    assert device["gradients"] == PARAMETERS * 4 / 8
+    assert bytes_of["largest_of"]["gradients"] == PARAMETERS * 4 / 8
     assert device["frozen encoders"] == 2 * ENCODERS
 
 
@@ -65,7 +66,7 @@ def test_says_whether_it_fits_and_what_would_help(plan):
     assert "does not fit" not in result.stdout and "fits into 80 GiB" in result.stdout
     result = plan("--gpus", "8", "--gpu-memory", "40")
     assert "does not fit into 40 GiB" in result.stdout
-    assert "--set memory.activation_checkpointing=full saves 27.53 GiB" in result.stdout
+    assert "--set memory.activation_checkpointing=full saves 23.56 GiB" in result.stdout
     better = report(plan("--json", "--gpus", "8", "--gpu-memory", "40", "--set", "memory.activation_checkpointing=full"))
     before = report(plan("--json", "--gpus", "8", "--gpu-memory", "40"))
     assert before["fits"] is False

@@ -1,7 +1,7 @@
 """Training in PyTorch, as a program for torchrun: diffusers' transformer, FSDP2, torch.optim.AdamW, clip_grad_norm_.
 
 fsdp2_training.py SETTINGS.json: {"transformer": folder, "batches": file for each rank, "num_steps", "lr", "betas", "eps",
-"weight_decay", "max_grad_norm", "guidance", "grid": [rows, columns] of tokens, "output": file for loss and norm}
+"weight_decay", "max_grad_norm", "guidance", "grid": [rows, columns] of tokens, "device", "output": file for loss and norm}
 """
 import json
 import os
@@ -15,10 +15,12 @@ from torch.distributed.fsdp import fully_shard
 
 settings = json.load(open(sys.argv[1]))
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
+dist.init_process_group("gloo" if settings["device"] == "cpu" else "nccl")
 world, rank = dist.get_world_size(), dist.get_rank()
-batches = load_file(settings["batches"][rank])
-model = FluxTransformer2DModel.from_pretrained(settings["transformer"]).train()
+device = "cpu" if settings["device"] == "cpu" else f"cuda:{rank}"
+torch.set_default_device(device)
+batches = load_file(settings["batches"][rank], device)
+model = FluxTransformer2DModel.from_pretrained(settings["transformer"]).to(device).train()
 for blocks in (model.transformer_blocks, model.single_transformer_blocks):
     for block in blocks:
         fully_shard(block)

@@ -1,5 +1,5 @@
 """50 training steps beside PyTorch: FSDP2, diffusers' transformer and torch.optim.AdamW on two ranks each, from the same
-weights, samples and noise."""
+weights, samples and noise. With FLOWSHARD_TEST_DEVICE=cuda on GPUs, on one rank if there is one."""
 import json
 import os
 import pathlib
@@ -7,15 +7,18 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from conftest import ENVIRONMENT, ROOT, run_files
 from tiny_flux import make_tiny_flux
 
 PROGRAM = pathlib.Path(os.environ.get("FLOWSHARD", ROOT / "build/release/flowshard"))
-STEPS, RANKS, SIDE = 50, 2, 64
+DEVICE = os.environ.get("FLOWSHARD_TEST_DEVICE", "cpu")
+STEPS, RANKS, SIDE = 50, 2 if DEVICE == "cpu" else min(2, torch.cuda.device_count()), 64
 CONFIG = f"""\
 [run]
 output_dir = "out"
+device = "{DEVICE}"
 seed = 5
 [model]
 path = "model"
@@ -28,7 +31,7 @@ num_threads = 1
 max_sequence_length = 12
 [train]
 steps = {STEPS}
-batch_size = 2
+batch_size = {4 // RANKS}
 max_grad_norm = 1.0
 [parallel]
 strategy = "full_shard"
@@ -70,7 +73,7 @@ def losses(tmp_path_factory):
                   options={"rank": rank, "world_size": RANKS, "num_steps": STEPS})
     settings = {"transformer": str(folder / "model/transformer"), "batches": [str(path) for path in batches],
                 "num_steps": STEPS, "lr": 1e-3, "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.05,
-                "max_grad_norm": 1.0, "guidance": 1.5, "grid": [SIDE // 16, SIDE // 16],
+                "max_grad_norm": 1.0, "guidance": 1.5, "grid": [SIDE // 16, SIDE // 16], "device": DEVICE,
                 "output": str(folder / "theirs.json")}
     (folder / "settings.json").write_text(json.dumps(settings))
     run(folder, sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", RANKS,
@@ -83,7 +86,8 @@ def test_every_step_is_that_of_pytorch(losses, quantity, bound):
     ours, theirs = losses
     assert len(ours) == len(theirs) == STEPS
     distances = [abs(a[quantity] - b[quantity]) / abs(b[quantity]) for a, b in zip(ours, theirs)]
-    assert max(distances) < bound
+    assert max(distances) < (bound if DEVICE == "cpu" else 10 * bound)
+    print(f"{quantity} of {RANKS} ranks on {DEVICE}: at most {max(distances):.1e} apart")
 
 
 def test_the_model_learns(losses):
