@@ -10,9 +10,10 @@
 
 namespace flowshard::parity {
 
-/// "float32" (the default) or "bfloat16", from the option `dtype`.
+/// "float32" (the default), "bfloat16" or "float16", from the option `dtype`.
 inline at::ScalarType dtype_of(const Request& request) {
-  return request.options.value("dtype", "float32") == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  const auto name = request.options.value("dtype", "float32");
+  return name == "bfloat16" ? at::kBFloat16 : name == "float16" ? at::kHalf : at::kFloat;
 }
 
 template <typename Model>

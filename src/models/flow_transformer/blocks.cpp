@@ -16,6 +16,11 @@ at::Tensor merge_heads(const at::Tensor& attention) {
   return attention.transpose(1, 2).flatten(2);
 }  // -> [B, L, D]
 
+/// Hidden states that leave the range of fp16 are moved to its ends, where diffusers does so.
+at::Tensor within_fp16(const at::Tensor& x) {
+  return x.scalar_type() == at::kHalf ? x.clamp(-65504, 65504) : x;
+}
+
 nn::Recipe norm_recipe(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale) {
   return {[](const nn::Tensors& in) { return kernels::layer_norm_modulate(in[0], in[1], in[2]); },
           {x, shift, scale}};
@@ -114,7 +119,7 @@ nn::Tensors DoubleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
     const at::Tensor y = kernels::gate_residual(x, stream.proj.forward(attention), mod[2]);
     return kernels::gate_residual(y, mlp(stream, norm_recipe(y, mod[3], mod[4])), mod[5]);
   };
-  return {rest(img_, img_mod, img, attention[1]), rest(txt_, txt_mod, txt, attention[0])};
+  return {rest(img_, img_mod, img, attention[1]), within_fp16(rest(txt_, txt_mod, txt, attention[0]))};
 }
 
 SingleStreamBlock::SingleStreamBlock(const std::string& name, const FlowTransformerConfig& config)
@@ -134,7 +139,7 @@ nn::Tensors SingleStreamBlock::forward(const nn::Tensors& inputs, const RotaryAn
   const bool fused = !at::GradMode::is_enabled() && linear1_.weight.low_rank.empty();
   const at::Tensor out = fused ? linear2_.forward(attention_and_mlp(y(), angles))
                                : linear2_.forward(attention_and_mlp_by_parts(y, angles));
-  return {kernels::gate_residual(x, out, mod[2])};
+  return {within_fp16(kernels::gate_residual(x, out, mod[2]))};
 }
 
 at::Tensor SingleStreamBlock::attend(const at::Tensor& qkv, const RotaryAngles& angles) {
