@@ -142,7 +142,7 @@ ConfigSchema::Key& ConfigSchema::add(std::string name, std::string* field, std::
 ConfigSchema::Key& ConfigSchema::add(std::string name, std::vector<std::string>* field, std::string meaning) {
   const auto assign = [field](const ConfigEntry& entry) {
     const auto* value = std::get_if<std::vector<std::string>>(&entry.value);
-    if (value == nullptr || value->empty() || std::count(value->begin(), value->end(), "") > 0) return false;
+    if (value == nullptr || std::count(value->begin(), value->end(), "") > 0) return false;
     *field = *value;
     return true;
   };
@@ -192,7 +192,9 @@ std::string ConfigSchema::unknown_key(const ConfigEntry& entry) const {
 std::string ConfigSchema::problem_of(const ConfigEntry& entry) {
   for (const auto& key : keys_) {
     if (key->name_ != entry.key) continue;
-    if (key->assign_(entry)) return "";
+    const auto* list = std::get_if<std::vector<std::string>>(&entry.value);
+    const bool lacks = key->is_required_ && list != nullptr && list->empty();
+    if (!lacks && key->assign_(entry)) return "";
     return fmt::format("{}: {} is {}; allowed: {}", entry.where, entry.key, describe(entry.value),
                        key->allowed_);
   }

@@ -59,7 +59,7 @@ class ConfigSchema {
   };
 
   /// Registers the key `name` ("section.key"). `meaning` is one line, with the unit where there is one.
-  /// Strings and the elements of lists may not be empty, nor may lists.
+  /// Strings and the elements of lists may not be empty, nor may the lists of required keys.
   Key& add(std::string name, int64_t* field, std::string meaning, IntegerRange range = {});
   Key& add(std::string name, double* field, std::string meaning, NumberRange range = {});
   Key& add(std::string name, bool* field, std::string meaning);

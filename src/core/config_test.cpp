@@ -55,6 +55,14 @@ class ConfigSchemaTest : public testing::Test {
   ConfigSchema schema_{"see the manual"};
 };
 
+TEST_F(ConfigSchemaTest, AListThatNeedNotBeGivenMayBeEmpty) {
+  std::vector<std::string> extra = {"b"};
+  schema_.add("data.extra", &extra, "more tar files");
+  load(needed_, {"data.extra=[]"});
+  EXPECT_TRUE(extra.empty());
+  EXPECT_NE(error_of(needed_, {"data.extra=['']"}), "no error");
+}
+
 TEST_F(ConfigSchemaTest, FillsTheFields) {
   load(needed_ + "rate = 0.25\n[run]\nfolder = \"x\"\ncolour = \"red\"\n",
        {"data.height=32", "data.cache=true"});

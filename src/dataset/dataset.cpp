@@ -43,6 +43,7 @@ void check_options(const DatasetOptions& options) {
   require(options.prefetch_batches > 0, "number of prefetched batches", options.prefetch_batches,
           "at least 1");
   require(options.start_position >= 0, "start position", options.start_position, "0 or more");
+  require(options.max_samples >= 0, "number of samples", options.max_samples, "0 or more");
   require(options.timeout.count() > 0, "timeout in seconds", options.timeout.count(), "at least 1");
   if (!(options.max_bad_fraction >= 0 && options.max_bad_fraction <= 1)) {
     throw ConfigError("the data set's max_bad_fraction is {}: give 0 to 1", options.max_bad_fraction);
@@ -72,7 +73,7 @@ class BatchLoader::Impl {
       : options_((check_options(options), std::move(options))),
         data_(find_shards(options_.shards), options_.num_threads, options_.max_bad_fraction),
         fingerprint_(data_.fingerprint()),
-        order_(data_.size(), options_.seed),
+        order_(num_samples(), options_.seed),
         position_(options_.start_position),
         requested_(options_.start_position),
         tasks_(static_cast<size_t>(options_.batch_size) * options_.prefetch_batches) {
@@ -92,7 +93,7 @@ class BatchLoader::Impl {
     for (int i = 0; i < options_.batch_size; ++i) {
       if (samples_.front().wait_until(deadline) != std::future_status::ready) {
         throw DataError("no batch within {} s: is the storage of {} slow or gone?", options_.timeout.count(),
-                        data_.name(order_.at(position_).sample));
+                        data_.name(place_of(position_).sample));
       }
       append(batch, samples_.front().get());
       samples_.pop_front();
@@ -107,7 +108,7 @@ class BatchLoader::Impl {
   DatasetStats stats() const {
     DatasetStats stats{.num_shards = data_.num_shards(),
                        .num_damaged_shards = data_.num_damaged_shards(),
-                       .num_samples = data_.size(),
+                       .num_samples = num_samples(),
                        .num_bad_samples = data_.num_bad_samples(),
                        .problems = data_.problems(),
                        .fingerprint = fingerprint_};
@@ -120,6 +121,17 @@ class BatchLoader::Impl {
 
  private:
   int64_t global_batch_size() const { return int64_t{options_.world_size} * options_.batch_size; }
+
+  int64_t num_samples() const {
+    return options_.max_samples > 0 ? std::min(options_.max_samples, data_.size()) : data_.size();
+  }
+
+  SampleOrder::Place place_of(int64_t position) const {
+    if (options_.shuffle) return order_.at(position);
+    const int64_t batch = global_batch_size();
+    const int64_t epoch_size = (num_samples() + batch - 1) / batch * batch;
+    return {.epoch = position / epoch_size, .sample = position % epoch_size % num_samples()};
+  }
 
   // Keeps prefetch_batches requested. The queue has room for all of them.
   void request_batches() {
@@ -147,7 +159,7 @@ class BatchLoader::Impl {
 
   // The sample at a position, or its substitute.
   Sample load(int64_t position) {
-    const SampleOrder::Place place = order_.at(position);
+    const SampleOrder::Place place = place_of(position);
     for (int64_t step = 0; step < std::min(data_.size(), kMaxSubstitutes); ++step) {
       const int64_t id = (place.sample + step) % data_.size();
       if (is_unsound(id)) continue;

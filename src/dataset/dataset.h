@@ -7,6 +7,9 @@
 // positions, and rank r the r-th batch_size of them. So the samples that have been consumed, and those that
 // come next, depend on the position alone: a job resumes exactly, with any number of ranks.
 //
+// Without shuffling an epoch takes the first samples by number, and is filled up to whole batches of all
+// ranks with these from the first on: what stands behind them is there to give every rank as many batches.
+//
 // A sample whose picture cannot be decoded or whose caption is not UTF-8 is replaced, wherever it comes up,
 // by the next one in the numbering that is sound: a rule that no rank needs to tell another.
 //
@@ -29,6 +32,8 @@ struct DatasetOptions {
   int rank = 0;
   int world_size = 1;
   uint64_t seed = 0;
+  bool shuffle = true;
+  int64_t max_samples = 0;     // how many by number are used; 0: all
   int64_t start_position = 0;  // samples that all ranks together have consumed before
   int num_threads = 2;
   int prefetch_batches = 2;
@@ -48,7 +53,7 @@ struct Batch {
 struct DatasetStats {
   int64_t num_shards = 0;
   int64_t num_damaged_shards = 0;     // read up to the damage
-  int64_t num_samples = 0;            // in the numbering; an epoch
+  int64_t num_samples = 0;            // that are used; an epoch
   int64_t num_bad_samples = 0;        // left out of the numbering, or replaced by this rank so far
   std::vector<std::string> problems;  // the first of them by name, one line each
   uint64_t fingerprint = 0;  // of the names and sizes of all samples: differs if the data is not the same

@@ -109,6 +109,30 @@ TEST_F(BatchLoaderTest, AnyWorldSizeTakesTheSameSamplesInTheSameBatches) {
   }
 }
 
+TEST_F(BatchLoaderTest, WithoutShufflingEveryEpochIsTheFirstSamplesInWholeBatches) {
+  write_shards(25);
+  options_.shuffle = false;
+  for (const auto& [max_samples, expected] : {std::pair<int64_t, int64_t>{0, 25}, {9, 9}, {2, 2}, {99, 25}}) {
+    options_.max_samples = max_samples;
+    for (const int world_size : {1, 3}) {
+      const int64_t batch = world_size * 4, num_batches = (expected + batch - 1) / batch;
+      for (int rank = 0; rank < world_size; ++rank) {
+        options_.rank = rank;
+        options_.world_size = world_size;
+        BatchLoader loader(options_);
+        EXPECT_EQ(loader.stats().num_samples, expected);
+        for (int64_t b = 0; b < 2 * num_batches; ++b) {
+          const Batch found = loader.next();
+          for (int64_t i = 0; i < 4; ++i) {
+            EXPECT_EQ(found.sample_ids[i], (b % num_batches * batch + rank * 4 + i) % expected);
+            EXPECT_EQ(found.epochs[i], b / num_batches);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(BatchLoaderTest, ResumesExactlyAlsoWithAnotherWorldSize) {
   write_shards(25);
   BatchLoader whole(options_);

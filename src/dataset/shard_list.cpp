@@ -96,9 +96,8 @@ std::vector<std::filesystem::path> expand_shards(const std::vector<std::string>&
   return shards;
 }
 
-void require_shards(const std::vector<std::filesystem::path>& shards) {
-  if (shards.empty())
-    throw ConfigError("no shards are given: set data.shards to the tar files of the data set");
+void require_shards(const std::vector<std::filesystem::path>& shards, std::string_view key) {
+  if (shards.empty()) throw ConfigError("no shards are given: set {} to the tar files of the data set", key);
   std::vector<std::string> unreadable;
   std::vector<std::string> repeated;
   std::set<std::filesystem::path> seen;
@@ -110,10 +109,10 @@ void require_shards(const std::vector<std::filesystem::path>& shards) {
     if (!seen.insert(shard.lexically_normal()).second) repeated.push_back(shard.string());
   }
   if (!unreadable.empty()) {
-    throw ConfigError("{} of {} shards are missing or cannot be read (check data.shards): {}",
-                      unreadable.size(), shards.size(), list_names(unreadable));
+    throw ConfigError("{} of {} shards are missing or cannot be read (check {}): {}", unreadable.size(),
+                      shards.size(), key, list_names(unreadable));
   }
-  if (!repeated.empty()) throw ConfigError("shards are named twice in data.shards: {}", list_names(repeated));
+  if (!repeated.empty()) throw ConfigError("shards are named twice in {}: {}", key, list_names(repeated));
 }
 
 }  // namespace flowshard::dataset

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace flowshard::dataset {
@@ -13,7 +14,7 @@ namespace flowshard::dataset {
 std::vector<std::filesystem::path> expand_shards(const std::vector<std::string>& patterns);
 
 /// Throws ConfigError if there is no shard, if one is named twice, or if any is not a readable file: all of
-/// those by name, up to a limit.
-void require_shards(const std::vector<std::filesystem::path>& shards);
+/// those by name, up to a limit. `key` is what the configuration calls the list.
+void require_shards(const std::vector<std::filesystem::path>& shards, std::string_view key = "data.shards");
 
 }  // namespace flowshard::dataset

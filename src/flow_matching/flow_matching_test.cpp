@@ -146,6 +146,17 @@ TEST(Loss, TimesFollowTheLogitNormalDensity) {
   EXPECT_NEAR(shifted.median().item<float>(), 1 / (1 + std::exp(-1.65)), 0.015);
 }
 
+TEST(Loss, ValidationNoiseDependsOnTheNumberOfTheSampleAlone) {
+  const at::Tensor x0 = at::randn({3, 4, 8}), t = at::tensor({0.f, 0.5f, 0.875f});
+  const auto all = add_validation_noise(x0, 6, t);
+  const auto one = add_validation_noise(x0.narrow(0, 2, 1), 8, t.narrow(0, 2, 1));
+  EXPECT_TRUE(at::equal(all.x_t[2], one.x_t[0]));
+  EXPECT_TRUE(at::equal(all.x_t[0], x0[0]));  // no noise at t = 0
+  EXPECT_TRUE(at::equal(all.t, t));
+  EXPECT_TRUE(at::allclose(all.x_t - t.view({-1, 1, 1}) * all.target, x0, 1e-4, 1e-5));
+  EXPECT_FALSE(at::allclose(all.target[0] + x0[0], all.target[1] + x0[1]));
+}
+
 TEST(Loss, PartsOfABatchAddUpToTheMean) {
   const at::Tensor velocity = at::randn({4, 2, 3}), target = at::randn({4, 2, 3});
   const at::Tensor parts = flow_matching_loss(velocity.narrow(0, 0, 1), target.narrow(0, 0, 1), 24) +

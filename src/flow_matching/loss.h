@@ -34,12 +34,16 @@ struct NoisyBatch {
 NoisyBatch add_noise(const at::Tensor& x0, uint64_t seed, const std::vector<SampleKey>& keys,
                      const TimestepDensity& density);
 
+/// The same at times t [B] (fp32, on the CPU) for validation: the noise of sample first_sample + i of the
+/// data set is a function of this number alone, so that losses of all steps and all runs can be compared.
+NoisyBatch add_validation_noise(const at::Tensor& x0, int64_t first_sample, const at::Tensor& t);
+
 /// Sum of squared errors in fp32, divided by `global_count` (elements of this step over all ranks and
 /// accumulation steps): so that plain sums of gradients over ranks and steps give the gradient of the mean.
 at::Tensor flow_matching_loss(const at::Tensor& velocity, const at::Tensor& target, int64_t global_count);
 
 /// What a sample's random streams are for; each purpose is a stream of its own.
-enum class Purpose : uint64_t { kNoise, kCaptionDropout };
+enum class Purpose : uint64_t { kNoise, kCaptionDropout, kValidationNoise };
 
 /// A well-mixed 64-bit hash of (seed, key, purpose), the seed of that stream.
 uint64_t sample_seed(uint64_t seed, const SampleKey& key, Purpose purpose);

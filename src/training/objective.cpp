@@ -39,4 +39,10 @@ at::Tensor Objective::backward_pass(const dataset::Batch& batch, const StepPass&
   return pass_.backward(encoded, keys, pass, state, phases);
 }
 
+at::Tensor Objective::validation_losses(const dataset::Batch& batch, int64_t first_sample,
+                                        const at::Tensor& t, fsdp::ShardedState& state) {
+  const EncodedBatch encoded = encoder_.encode_validation(batch);
+  return pass_.forward(encoded, flow_matching::add_validation_noise(encoded.x0, first_sample, t), state);
+}
+
 }  // namespace flowshard::training

@@ -29,6 +29,12 @@ class Objective {
   at::Tensor backward_pass(const dataset::Batch& batch, const StepPass& pass, fsdp::ShardedState& state,
                            StepPhases& phases);
 
+  /// The loss of each sample of a validation batch, [B] fp32, at times t [B] (fp32, on the CPU); the first is
+  /// sample first_sample of the data set, from which its noise comes. Makes the collectives of a forward pass
+  /// and leaves gradients as they are.
+  at::Tensor validation_losses(const dataset::Batch& batch, int64_t first_sample, const at::Tensor& t,
+                               fsdp::ShardedState& state);
+
  private:
   void check_shapes() const;
 

@@ -17,21 +17,46 @@ SampleEncoder::SampleEncoder(const ModelFolder& folder, const TrainConfig& confi
 
 EncodedBatch SampleEncoder::encode(const dataset::Batch& batch) {
   at::NoGradGuard no_grad;
-  std::vector<at::Tensor> txt, y;
-  for (size_t i = 0; i < batch.captions.size(); ++i) {
+  std::vector<std::string> captions = batch.captions;
+  for (size_t i = 0; i < captions.size(); ++i) {
     const flow_matching::SampleKey key = {static_cast<uint64_t>(batch.sample_ids[i]),
                                           static_cast<uint64_t>(batch.epochs[i])};
     const auto seed = flow_matching::sample_seed(static_cast<uint64_t>(config_.run.seed), key,
                                                  flow_matching::Purpose::kCaptionDropout);
-    const bool dropped = unit_of(seed) < config_.text.caption_dropout;
-    const Conditioning conditioning = encode_caption(dropped ? "" : batch.captions[i]);
+    if (unit_of(seed) < config_.text.caption_dropout) captions[i].clear();
+  }
+  return join(encode_images(batch), captions);
+}
+
+EncodedBatch SampleEncoder::encode_validation(const dataset::Batch& batch) {
+  at::NoGradGuard no_grad;
+  return join(encode_pixels(pixels_of(batch)), batch.captions);
+}
+
+EncodedBatch SampleEncoder::join(const at::Tensor& x0, const std::vector<std::string>& captions) {
+  std::vector<at::Tensor> txt, y;
+  for (const std::string& caption : captions) {
+    const Conditioning conditioning = encode_caption(caption);
     txt.push_back(conditioning.txt);
     y.push_back(conditioning.y);
   }
-  return {.x0 = at::stack(encode_images(batch)), .txt = at::cat(txt), .y = at::cat(y)};
+  return {.x0 = x0, .txt = at::cat(txt), .y = at::cat(y)};
 }
 
-std::vector<at::Tensor> SampleEncoder::encode_images(const dataset::Batch& batch) {
+at::Tensor SampleEncoder::pixels_of(const dataset::Batch& batch) const {
+  return at::from_blob(
+      const_cast<uint8_t*>(batch.pixels.data()),
+      {static_cast<int64_t>(batch.sample_ids.size()), config_.data.height, config_.data.width, 3}, at::kByte);
+}
+
+at::Tensor SampleEncoder::encode_pixels(const at::Tensor& pixels) const {
+  const at::Tensor images =
+      pixels.to(options_.device()).permute({0, 3, 1, 2}).to(options_.dtype()) / 127.5 - 1;
+  const at::Tensor mean = autoencoder_->encode(images).mean.to(at::kFloat);
+  return flow_matching::pack((mean - autoencoder_config_.shift_factor) * autoencoder_config_.scaling_factor);
+}
+
+at::Tensor SampleEncoder::encode_images(const dataset::Batch& batch) {
   std::vector<at::Tensor> result(batch.sample_ids.size());
   std::vector<int64_t> missing;
   for (size_t i = 0; i < result.size(); ++i) {
@@ -42,22 +67,15 @@ std::vector<at::Tensor> SampleEncoder::encode_images(const dataset::Batch& batch
       missing.push_back(static_cast<int64_t>(i));
     }
   }
-  if (missing.empty()) return result;
+  if (missing.empty()) return at::stack(result);
 
-  const auto size = static_cast<int64_t>(result.size());
-  const at::Tensor pixels = at::from_blob(const_cast<uint8_t*>(batch.pixels.data()),
-                                          {size, config_.data.height, config_.data.width, 3}, at::kByte);
-  const at::Tensor chosen = pixels.index_select(0, at::tensor(missing, at::kLong)).to(options_.device());
-  const at::Tensor images = chosen.permute({0, 3, 1, 2}).to(options_.dtype()) / 127.5 - 1;
-  const at::Tensor mean = autoencoder_->encode(images).mean.to(at::kFloat);
-  const at::Tensor tokens =
-      flow_matching::pack((mean - autoencoder_config_.shift_factor) * autoencoder_config_.scaling_factor);
+  const at::Tensor tokens = encode_pixels(pixels_of(batch).index_select(0, at::tensor(missing, at::kLong)));
   for (size_t j = 0; j < missing.size(); ++j) {
     const auto i = static_cast<size_t>(missing[j]);
     result[i] = tokens[static_cast<int64_t>(j)];
     if (config_.data.cache_in_memory) latents_[batch.sample_ids[i]] = result[i].clone();
   }
-  return result;
+  return at::stack(result);
 }
 
 Conditioning SampleEncoder::encode_caption(const std::string& caption) {

@@ -25,11 +25,17 @@ class SampleEncoder {
   /// A caption is dropped (encoded as "") by a draw of (run.seed, sample id, epoch) alone.
   EncodedBatch encode(const dataset::Batch& batch);
 
+  /// The same with every caption; of pictures nothing is kept.
+  EncodedBatch encode_validation(const dataset::Batch& batch);
+
   const TextConditioner& conditioner() const { return conditioner_; }
   const models::AutoencoderConfig& autoencoder_config() const { return autoencoder_config_; }
 
  private:
-  std::vector<at::Tensor> encode_images(const dataset::Batch& batch);
+  EncodedBatch join(const at::Tensor& x0, const std::vector<std::string>& captions);
+  at::Tensor pixels_of(const dataset::Batch& batch) const;   // [B, height, width, 3] bytes
+  at::Tensor encode_pixels(const at::Tensor& pixels) const;  // [B, L, C]
+  at::Tensor encode_images(const dataset::Batch& batch);
   Conditioning encode_caption(const std::string& caption);
 
   TrainConfig config_;

@@ -14,7 +14,7 @@ namespace flowshard::training {
 
 /// The phases whose times are recorded.
 inline constexpr std::string_view kLoadingPhase = "loading a batch", kEncodingPhase = "encoding a batch",
-                                  kSavingPhase = "saving a checkpoint";
+                                  kSavingPhase = "saving a checkpoint", kValidationPhase = "validation";
 
 class StepPhases {
  public:

@@ -1,5 +1,7 @@
 #include "training/train_config.h"
 
+#include <fmt/format.h>
+
 #include "core/config.h"
 
 namespace flowshard::training {
@@ -152,6 +154,19 @@ void add_optimizer_keys(ConfigSchema& schema, TrainConfig& config) {
              {.min = 0.0, .max = 1.0, .max_excluded = true});
 }
 
+void add_validation_keys(ConfigSchema& schema, TrainConfig& config) {
+  schema.add("validation.shards", &config.validation.shards,
+             "WebDataset tars of the samples whose loss is measured, like data.shards; none: no validation");
+  schema.add("validation.every_steps", &config.validation.every_steps,
+             "optimizer steps between two validations; one is always made at the end",
+             {.min = 1, .max = 1'000'000'000});
+  schema.add("validation.samples", &config.validation.samples,
+             "how many of them, from the first on, 8 at least; 0: all", {.min = 0, .max = 1'000'000'000});
+  schema.add("validation.timesteps", &config.validation.timesteps,
+             "t of sample i: (i mod 8 + 1/2) / 8 (midpoints) or (i mod 8) / 8 (mlperf)",
+             {{"midpoints", ValidationTimesteps::kMidpoints}, {"mlperf", ValidationTimesteps::kMlperf}});
+}
+
 void add_job_keys(ConfigSchema& schema, TrainConfig& config) {
   schema.add("checkpoint.every_steps", &config.checkpoint.every_steps,
              "optimizer steps between checkpoints; one is always written at the end",
@@ -170,6 +185,13 @@ void add_job_keys(ConfigSchema& schema, TrainConfig& config) {
 }
 
 void add_rules(ConfigSchema& schema, const TrainConfig& config) {
+  schema.add_rule([&config] {
+    const int64_t samples = config.validation.samples;
+    return samples > 0 && samples < 8
+               ? fmt::format("validation.samples is {}: give 8 or more, one for each of the 8 timesteps",
+                             samples)
+               : std::string();
+  });
   schema.add_rule([&config] {
     return config.distributed.backend == Backend::kNccl && config.run.device == Device::kCpu
                ? std::string(
@@ -192,6 +214,7 @@ void register_keys(ConfigSchema& schema, TrainConfig& config) {
   add_step_keys(schema, config);
   add_flow_keys(schema, config);
   add_optimizer_keys(schema, config);
+  add_validation_keys(schema, config);
   add_job_keys(schema, config);
   add_rules(schema, config);
 }

@@ -21,6 +21,7 @@ enum class ActivationCheckpointing { kNone, kSelective, kFull };
 enum class Shift { kNone, kResolution };
 enum class Backend { kAuto, kNccl, kGloo };
 enum class StateDtype { kFp32, kInt8 };
+enum class ValidationTimesteps { kMidpoints, kMlperf };
 enum class Decay { kConstant, kLinear, kCosine };
 
 /// The member initializers are the defaults; they suit a full fine-tuning of FLUX.1-dev. Where a comment is
@@ -103,6 +104,13 @@ struct TrainConfig {
     double decay_start_fraction = 0.0;
     double final_fraction = 0.0;
   } schedule;
+
+  struct Validation {
+    std::vector<std::string> shards;  // none: no validation
+    int64_t every_steps = 1000;
+    int64_t samples = 0;  // 0: all
+    ValidationTimesteps timesteps = ValidationTimesteps::kMidpoints;
+  } validation;
 
   struct Ema {
     double decay = 0.0;  // 0: none is kept

@@ -75,6 +75,9 @@ TEST(TrainConfig, ImpossibleValuesNameTheRange) {
                                 "text.max_sequence_length=513",
                                 "checkpoint.keep=0",
                                 "checkpoint.every_steps=0",
+                                "validation.every_steps=0",
+                                "validation.samples=-1",
+                                "validation.timesteps=random",
                                 "run.seed=-1",
                                 "distributed.timeout_seconds=0",
                                 "parallel.strategy=fsdp",
@@ -87,6 +90,12 @@ TEST(TrainConfig, ImpossibleValuesNameTheRange) {
                                 "lora.rank=4"}) {
     EXPECT_NE(error_of({bad}), "no error") << bad;
   }
+}
+
+TEST(TrainConfig, EachTimestepOfValidationHasASample) {
+  EXPECT_EQ(error_of({"validation.samples=7"}),
+            "run.toml: validation.samples is 7: give 8 or more, one for each of the 8 timesteps");
+  EXPECT_EQ(with({"validation.samples=8"}).validation.samples, 8);
 }
 
 TEST(TrainConfig, TheRunMayNotWriteIntoTheModel) {

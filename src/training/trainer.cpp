@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -10,7 +9,6 @@
 #include "core/error.h"
 #include "core/error_context.h"
 #include "core/standard_streams.h"
-#include "dataset/dataset.h"
 #include "dataset/shard_list.h"
 #include "distributed/process_group.h"
 #include "fsdp/fully_shard.h"
@@ -19,6 +17,7 @@
 #include "storage/writable_folder.h"
 #include "telemetry/metrics_writer.h"
 #include "telemetry/progress_reporter.h"
+#include "training/batch_source.h"
 #include "training/gradient_norm.h"
 #include "training/learning_rate.h"
 #include "training/loss_scale.h"
@@ -33,23 +32,10 @@
 #include "training/save_request.h"
 #include "training/step_phases.h"
 #include "training/stop_request.h"
+#include "training/validation.h"
 
 namespace flowshard::training {
 namespace {
-
-dataset::DatasetOptions dataset_options(const TrainConfig& config,
-                                        const distributed::Environment& environment, int64_t start_position) {
-  return {.shards = config.data.shards,
-          .height = static_cast<int>(config.data.height),
-          .width = static_cast<int>(config.data.width),
-          .batch_size = static_cast<int>(config.train.batch_size),
-          .rank = environment.rank,
-          .world_size = environment.world_size,
-          .seed = static_cast<uint64_t>(config.run.seed),
-          .start_position = start_position,
-          .num_threads = static_cast<int>(config.data.num_threads),
-          .max_bad_fraction = config.data.max_bad_fraction};
-}
 
 /// What one rank holds while it trains. Members are in order of construction.
 class Trainer {
@@ -62,6 +48,7 @@ class Trainer {
         folder_(ModelFolder::open(config.model.path)),
         objective_(folder_, config, device_),
         weights_(check_input(resume)),
+        validation_(config, environment),
         ranks_(connect_ranks(config, environment, device_)),
         mesh_(*ranks_, shard_size(config, environment)),
         host_memory_(device_, host_budget(config, environment)),
@@ -90,12 +77,11 @@ class Trainer {
   std::optional<TransformerFiles> check_input(const Resume& resume);
   void initialize_weights();
   void start_data(const Resume& resume);
-  dataset::Batch next_batch();
-  void warn_of_bad_samples();
   void update(double grad_norm);
   void skip_step(double loss, double grad_norm);
   telemetry::StepRecord step();
   telemetry::StepRecord record(double loss, double grad_norm) const;
+  void validate(telemetry::StepRecord& record, telemetry::ProgressReporter* progress);
   void compare_memory(telemetry::ProgressReporter& progress);
   void start_save(telemetry::ProgressReporter* progress);
   void look_after_save(telemetry::ProgressReporter* progress, bool until_done);
@@ -108,6 +94,7 @@ class Trainer {
   ModelFolder folder_;
   Objective objective_;
   std::optional<TransformerFiles> weights_;  // that a pretrained transformer starts from, until it has
+  Validation validation_;
   std::unique_ptr<distributed::ProcessGroup> ranks_;
   distributed::DeviceMesh mesh_;
   fsdp::HostMemory host_memory_;
@@ -115,11 +102,10 @@ class Trainer {
   LossScale loss_scale_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
-  std::unique_ptr<dataset::BatchLoader> loader_;
+  std::unique_ptr<BatchSource> batches_;
   StepPhases phases_;
   int64_t samples_seen_ = 0;  // by all ranks
   int64_t saved_step_ = -1;   // of the newest checkpoint
-  size_t num_problems_named_ = 0;
   bool has_compared_memory_ = false;
   int64_t skipped_in_a_row_ = 0;
   int stop_signal_ = 0;                // not 0 on any rank once it is not 0 on one
@@ -163,34 +149,16 @@ void Trainer::start_data(const Resume& resume) {
   }
   samples_seen_ = saved ? saved->samples_seen : 0;
   if (saved && saved->is_own) saved_step_ = optimizer_->step_count();
-  loader_ = std::make_unique<dataset::BatchLoader>(dataset_options(config_, environment_, samples_seen_));
-  warn_of_bad_samples();
-  if (saved && saved->data_fingerprint != loader_->stats().fingerprint) {
+  dataset::DatasetOptions options = dataset_options(config_, environment_);
+  options.start_position = samples_seen_;
+  batches_ = std::make_unique<BatchSource>(std::move(options));
+  if (saved && saved->data_fingerprint != batches_->stats().fingerprint) {
     throw ConfigError(
         "data.shards hold other samples than when the checkpoint of step {} was written: the run cannot go "
         "on "
         "exactly; restore the shards or start a new run",
         optimizer_->step_count());
   }
-}
-
-void Trainer::warn_of_bad_samples() {
-  const dataset::DatasetStats stats = loader_->stats();
-  if (stats.problems.size() == num_problems_named_) return;
-  std::string text;
-  for (; num_problems_named_ < stats.problems.size(); ++num_problems_named_) {
-    text += fmt::format("flowshard train: warning: {}\n", stats.problems[num_problems_named_]);
-  }
-  text += fmt::format("flowshard train: warning: {} bad samples of {} so far", stats.num_bad_samples,
-                      stats.num_samples);
-  print_line(text);
-}
-
-dataset::Batch Trainer::next_batch() {
-  phases_.begin(kLoadingPhase);
-  dataset::Batch batch = loader_->next();
-  warn_of_bad_samples();
-  return batch;
 }
 
 void Trainer::update(double grad_norm) {
@@ -237,7 +205,8 @@ telemetry::StepRecord Trainer::step() {
   state_.begin_step();
   at::Tensor loss = at::zeros({1}, at::TensorOptions(at::kFloat).device(device_));
   for (int64_t pass = 0; pass < passes; ++pass) {
-    loss.add_(objective_.backward_pass(next_batch(),
+    phases_.begin(kLoadingPhase);
+    loss.add_(objective_.backward_pass(batches_->next(),
                                        {.global_samples = global_samples,
                                         .loss_scale = loss_scale_.factor(),
                                         .is_last_of_step = pass == passes - 1},
@@ -245,12 +214,12 @@ telemetry::StepRecord Trainer::step() {
   }
   phases_.begin("gradient norm");
   // One collective for all: ranks must agree on the step to stop at or to save.
-  const int own_signal = StopRequest::signal();
-  const at::Tensor sums = at::cat({loss, at::full({1}, own_signal == 0 ? 0.0 : 1.0, loss.options()),
-                                   at::full({1}, save_request_.take() ? 1.0 : 0.0, loss.options())});
+  const at::Tensor sums =
+      at::cat({loss, at::full({1}, StopRequest::signal() == 0 ? 0.0 : 1.0, loss.options()),
+               at::full({1}, save_request_.take() ? 1.0 : 0.0, loss.options())});
   ranks_->all_reduce_sum(sums)->wait();
   const float mean_loss = sums[0].item<float>();
-  if (sums[1].item<float>() > 0) stop_signal_ = own_signal != 0 ? own_signal : SIGTERM;
+  if (sums[1].item<float>() > 0) stop_signal_ = StopRequest::signal_of_job();
   save_requested_ = sums[2].item<float>() > 0;
   const double grad_norm = global_grad_norm(state_, mesh_) / loss_scale_.factor();
   phases_.begin("optimizer step");
@@ -275,7 +244,7 @@ telemetry::StepRecord Trainer::record(double loss, double grad_norm) const {
                      {"skipped_steps", static_cast<double>(optimizer_->skipped_steps())},
                      {"loss_scale", loss_scale_.factor()},
                      {"epoch", static_cast<double>(samples_seen_) /
-                                   static_cast<double>(loader_->stats().num_samples)}}};
+                                   static_cast<double>(batches_->stats().num_samples)}}};
 }
 
 int Trainer::run() {
@@ -316,6 +285,7 @@ void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
     look_after_save(progress, false);
     if (save_requested_ || record.step % config_.checkpoint.every_steps == 0) start_save(progress);
     record.extras.emplace_back("save_seconds", phases_.seconds(kSavingPhase));
+    if (validation_.is_due(record.step) && stop_signal_ == 0) validate(record, progress);
     // Before the checkpoint can be published: a resume finds the records of all steps up to its own.
     phases_.begin("metrics");
     if (metrics) metrics->write(record);
@@ -324,6 +294,22 @@ void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
   }
   if (saved_step_ != optimizer_->step_count()) start_save(progress);
   look_after_save(progress, true);
+}
+
+// Beside the files of a save that this step has started.
+void Trainer::validate(telemetry::StepRecord& record, telemetry::ProgressReporter* progress) {
+  phases_.begin(kValidationPhase);
+  const std::optional<ValidationLoss> loss = validation_.run(objective_, state_, *ranks_, device_);
+  if (!loss) {
+    stop_signal_ = StopRequest::signal_of_job();
+    return;
+  }
+  record.extras.emplace_back("validation_loss", loss->mean);
+  for (size_t i = 0; i < loss->at_times.size(); ++i) {
+    record.extras.emplace_back(fmt::format("validation_loss_{}", i), loss->at_times[i]);
+  }
+  record.extras.emplace_back("validation_seconds", phases_.seconds(kValidationPhase));
+  if (progress) progress->message(fmt::format("step {}: validation loss {:.6f}", record.step, loss->mean));
 }
 
 // The first step has needed all that later ones will.
@@ -338,7 +324,7 @@ void Trainer::start_save(telemetry::ProgressReporter* progress) {
   look_after_save(progress, true);
   phases_.begin(kSavingPhase);
   save_answers_request_ = save_requested_;
-  checkpoints_->start_save(samples_seen_, loader_->stats().fingerprint);
+  checkpoints_->start_save(samples_seen_, batches_->stats().fingerprint);
   saved_step_ = optimizer_->step_count();
 }
 

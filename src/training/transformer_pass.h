@@ -1,5 +1,5 @@
-// Forward and backward of the transformer on an encoded batch: the flow-matching loss and its gradients. One
-// thread at a time.
+// Forward and backward of the transformer on an encoded batch: the flow-matching loss and its gradients, or
+// the loss alone. One thread at a time.
 #pragma once
 
 #include <vector>
@@ -32,7 +32,14 @@ class TransformerPass {
   at::Tensor backward(const EncodedBatch& batch, const std::vector<flow_matching::SampleKey>& keys,
                       const StepPass& pass, fsdp::ShardedState& state, StepPhases& phases);
 
+  /// The mean squared error of each sample, [B] fp32, without gradients; those of `state` stay as they are.
+  at::Tensor forward(const EncodedBatch& batch, const flow_matching::NoisyBatch& noisy,
+                     fsdp::ShardedState& state);
+
  private:
+  at::Tensor velocity(const EncodedBatch& batch, const flow_matching::NoisyBatch& noisy,
+                      nn::BlockRunner& runner);
+
   TrainConfig config_;
   models::FlowTransformer& transformer_;
   int64_t downsampling_;

@@ -22,21 +22,23 @@ LINES_BEFORE = {  # of each phase, in step N
     "gradient norm": "N (backward pass)",
     "optimizer step": "N (gradient norm)",
     "saving a checkpoint": "N (optimizer step)",
+    "validation": "N (optimizer step)",  # in a run that saves nothing
 }
 SETTINGS = ["--set", f"train.steps={STEPS}", "--set", "train.batch_size=8", "--set", "checkpoint.keep=100", "--set",
-            "run.log_every_steps=1000"]
+            "run.log_every_steps=1000", "--set", 'validation.shards=["data/shapes-000001.tar"]', "--set", "validation.every_steps=2"]
+EXTRA_SETTINGS = {"validation": ["--set", "checkpoint.every_steps=1000"]}
 
 
 class Rank:
     """A rank started by hand. Its stderr holds one line that nobody has read: it waits to write the next one, which says
     what it does then. So it is held in a phase when the line before that phase is the last that was read."""
 
-    def __init__(self, folder, rank, port, timeout_seconds, hold=""):
+    def __init__(self, folder, rank, port, timeout_seconds, hold="", extra_settings=()):
         ours, theirs = os.pipe2(os.O_DIRECT)  # each write is a packet
         fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)  # of which it holds one
         self.process = subprocess.Popen(
-            [PROGRAM, "train", "run.toml", "--resume", "auto", *SETTINGS, "--set", "run.log_phases=true", "--set",
-             f"distributed.timeout_seconds={timeout_seconds}"], cwd=folder, stderr=theirs, env=environment(
+            [PROGRAM, "train", "run.toml", "--resume", "auto", *SETTINGS, *extra_settings, "--set", "run.log_phases=true",
+             "--set", f"distributed.timeout_seconds={timeout_seconds}"], cwd=folder, stderr=theirs, env=environment(
                  RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=2, MASTER_ADDR="localhost", MASTER_PORT=port))
         os.close(theirs)
         self.pipe, self.text, self.hold = ours, "", hold
@@ -74,10 +76,11 @@ def assert_others_name(rank, victim):
     assert last.startswith(f"flowshard train [rank {1 - victim} of 2 on ") and f"rank {victim}" in last.split("]", 1)[1], last
 
 
-def lose(folder, victim, number, line_before, timeout_seconds):
+def lose(folder, victim, number, line_before, timeout_seconds, extra_settings):
     """Runs two ranks until one is hit; returns the phase in which that was."""
     port = free_port()
-    ranks = [Rank(folder, rank, port, timeout_seconds, line_before if rank == victim else "") for rank in (0, 1)]
+    ranks = [Rank(folder, rank, port, timeout_seconds, line_before if rank == victim else "", extra_settings)
+             for rank in (0, 1)]
     try:
         if line_before:
             assert ranks[victim].held.wait(60), ranks[victim].lines[-3:]
@@ -113,10 +116,10 @@ def finish(folder):
 @pytest.mark.parametrize("number, timeout_seconds", [(signal.SIGKILL, 8), (signal.SIGSTOP, 3)], ids=["killed", "frozen"])
 def test_every_phase(flowshard, tiny_run, whole, number, timeout_seconds):
     met, saved = [], set()
-    for i, line_before in enumerate(["", *LINES_BEFORE.values()]):
+    for i, (phase, line_before) in enumerate({"": "", **LINES_BEFORE}.items()):
         step = (num_records(tiny_run / "out") + 4) // 2 * 2  # a checkpoint further on; it saves one itself
         line_before = line_before and re.escape(line_before.replace("N", f"step {step}"))
-        met.append(lose(tiny_run, i % 2, number, line_before, timeout_seconds))
+        met.append(lose(tiny_run, i % 2, number, line_before, timeout_seconds, EXTRA_SETTINGS.get(phase, ())))
         kept = {path.name for path in (tiny_run / "out/checkpoints").glob("step-????????")}
         assert saved <= kept
         saved = kept
