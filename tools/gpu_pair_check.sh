@@ -2,8 +2,9 @@
 # Sharded training on two GPUs: that it computes what one computes, and what a full fine-tuning of FLUX.1-dev takes of time
 # and memory beside PyTorch FSDP2. On a machine with one GPU only the first part runs, through Gloo. Under ten minutes.
 #   tools/gpu_pair_check.sh FLOWSHARD SCRATCH [PEERS]
-#     SCRATCH  a folder to write to
-#     PEERS    a folder with peer_fsdp.py (a step of FSDP2, called with [ac] [compile] BATCH) and overlap.py
+#     SCRATCH  a folder to write to; with PEERS one in memory, 110 GB
+#     PEERS    a folder with peer_fsdp.py (a step of FSDP2, called with [ac] [compile] BATCH) and overlap.py;
+#              they and the measurement of saving need diffusers in python3
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 flowshard=$1 scratch=$2 peers=${3:-}
@@ -86,12 +87,18 @@ if [ "$gpus" -ge 2 ]; then
   fsdp2() { timeout 140 torchrun --nproc_per_node=2 "$peers/peer_fsdp.py" "$@" 2>&1 | grep -E "RESULT|busbw|Error" | tail -3; }
   step none 1
   step selective 1
-  [ -z "$peers" ] || { fsdp2 1; fsdp2 compile 1; }
   step full 1
-  [ -z "$peers" ] || fsdp2 ac compile 1
   step full 4
   step selective 4
-  [ -z "$peers" ] || fsdp2 ac compile 4
-  [ -z "$peers" ] || { echo "==> computing beside communication"; timeout 60 torchrun --nproc_per_node=2 "$peers/overlap.py"; }
+  if [ -n "$peers" ]; then
+    for settings in "1" "compile 1" "ac 1" "ac compile 1" "ac 4" "ac compile 4"; do
+      # shellcheck disable=SC2086  # words
+      fsdp2 $settings
+    done
+    echo "==> computing beside communication"
+    timeout 60 torchrun --nproc_per_node=2 "$peers/overlap.py"
+    echo "==> saving"
+    tools/gpu_save_stall.sh "$flowshard" "$scratch" 2
+  fi
 fi
 exit $failed
