@@ -123,7 +123,8 @@ TEST(MemoryEstimate, GradientsTakeThePlaceOfActivations) {
     several.train.gradient_accumulation_steps = 2;
     return gib(estimate_memory(several, {}, {.num_ranks = 2}).phases, "activations");
   };
-  // A single block frees 19 D = 0.50 GiB and makes 0.26 GiB: the most is there when the last one has made its.
+  // A single block frees 19 D = 0.50 GiB and makes 0.26 GiB: the most is there when the last one has made
+  // its.
   const double none = most(ActivationCheckpointing::kNone);
   EXPECT_NEAR(none, activations() + (64'124'992.0 + 141'591'808.0) * 2 / kGiB, 1e-3);
   // Checkpointed blocks keep 1 D = 0.03 GiB: the most is there when the first one has made its.
