@@ -14,6 +14,7 @@
 #include "distributed/bandwidth.h"
 #include "distributed/environment.h"
 #include "distributed/process_group.h"
+#include "number_between.h"
 #include "subcommands.h"
 
 namespace flowshard::apps {
@@ -128,7 +129,7 @@ void add_bench(CLI::App& app) {
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
   collectives->add_option("--max-mib", options->max_mib, "Largest tensor (default: a double block of FLUX.1)")
-      ->check(CLI::Range(0.001, 1'048'576.0));
+      ->check(number_between(0.001, 1'048'576));
   collectives->add_option("--repeats", options->repeats, "Of each measurement")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();

@@ -10,6 +10,7 @@
 
 #include "bench.h"
 #include "distributed/environment.h"
+#include "number_between.h"
 #include "overrides.h"
 #include "training/step_bench.h"
 #include "training/train_config.h"
@@ -93,7 +94,7 @@ void add_bench_step(CLI::App& bench) {
       ->check(CLI::Range(0, 10'000))
       ->capture_default_str();
   step->add_option("--peak-tflops", options->peak_tflops, "Of a GPU, for the share of peak")
-      ->check(CLI::Range(1e-3, 1e6))
+      ->check(number_between(0.001, 1e6))
       ->capture_default_str();
   step->add_flag("--json", options->json, "One JSON object");
   step->footer(

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/standard_streams.h"
 #include "launcher/hardware.h"
+#include "number_between.h"
 #include "subcommands.h"
 
 namespace flowshard::apps {
@@ -93,7 +94,7 @@ void add_launch(CLI::App& app, const std::vector<std::string>& command) {
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   launch->add_option("--grace", arguments->grace_seconds, "Seconds from SIGTERM to SIGKILL")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_between(0, 86'400))
       ->capture_default_str();
   launch->prefix_command();  // without --, what follows the options is the command
   launch->footer(kFooter);

@@ -20,11 +20,11 @@ namespace {
 
 using flowshard::ExitCode;
 
-// "flowshard train"
+// "flowshard train", "flowshard bench step"
 std::string command_name(const CLI::App& app) {
   std::string name = app.get_name();
   for (const CLI::App* subcommand : app.get_subcommands()) {
-    name += ' ' + subcommand->get_name();
+    name += ' ' + command_name(*subcommand);
   }
   return name;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "number_between.h"
 #include "overrides.h"
 #include "subcommands.h"
 #include "training/memory_advice.h"
@@ -52,14 +53,6 @@ Plan make_plan(const PlanOptions& options) {
                                            .bytes_per_second = options.bandwidth_gbs * 1e9}),
           .advice = training::advise_memory(config, model, options.job),
           .on_gpu = config.run.device == training::Device::kCuda};
-}
-
-/// CLI::Range takes NaN.
-std::string positive(const std::string& text) {
-  double value = 0;
-  return CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9
-             ? std::string()
-             : fmt::format("{} is no number above 0", text);
 }
 
 int64_t allowed_bytes(const PlanOptions& options) {
@@ -165,16 +158,15 @@ void add_plan(CLI::App& app) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   plan->add_option("--gpu-memory", options->gpu_memory_gib, "GiB of one GPU: say whether the run fits")
-      ->check(positive);
+      ->check(number_between(0.001, 1e6));
   plan->add_option("--peak-tflops", options->peak_tflops, "TFLOP/s of the GPU in bf16")
-      ->check(positive)
+      ->check(number_between(0.001, 1e6))
       ->capture_default_str();
   plan->add_option("--peak-share", options->peak_share, "Percent of it that a step reaches")
-      ->check(positive)
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(number_between(0.001, 100))
       ->capture_default_str();
   plan->add_option("--bandwidth", options->bandwidth_gbs, "GB/s that a collective moves through a rank")
-      ->check(positive)
+      ->check(number_between(0.001, 1e6))
       ->capture_default_str();
   add_overrides(*plan, options->overrides);
   plan->add_flag("--json", options->json, "One JSON object, in bytes and seconds");

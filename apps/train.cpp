@@ -89,10 +89,9 @@ void add_train(CLI::App& app) {
                                                     : From::kCheckpoint;
             options->resume.path = from;
           },
-          "auto: go on from the newest checkpoint of run.output_dir, if there is one; never: start anew; "
-          "or a checkpoint or the output folder of another run: a new run starts from there")
-      ->type_name("auto|never|PATH")
-      ->default_str("never");
+          "auto: go on from the newest checkpoint of run.output_dir, if there is one; never (default): start "
+          "anew; or a checkpoint or the output folder of another run: a new run starts from there")
+      ->type_name("auto|never|PATH");
   train->add_flag("--check", options->check, "Check the configuration and print it with all defaults");
   train->add_flag("--explain", options->explain, "Print every key with allowed values, default and meaning");
   train->footer(

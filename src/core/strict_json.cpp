@@ -1,5 +1,6 @@
 #include "core/strict_json.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -34,7 +35,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& source) {
   try {
     return Json::parse(text.begin(), text.end(), on_event);
   } catch (const Json::parse_error& error) {
-    throw ConfigError("{}: its JSON is damaged at byte {} of {}", source, error.byte, text.size());
+    throw ConfigError("{}: its JSON is damaged at byte {} of {}", source, std::min(error.byte, text.size()),
+                      text.size());
   } catch (const Json::out_of_range&) {
     throw ConfigError("{}: its JSON holds a number that is too large", source);
   }

@@ -94,7 +94,7 @@ void refuse_half_an_environment(const Variables& variables, bool meets_at_master
 }
 
 void refuse_a_job_without_ranks(const Variables& variables) {
-  for (const char* name : {"SLURM_NTASKS", "PMI_SIZE", "PET_NNODES"}) {
+  for (const char* name : {"SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PET_NNODES"}) {
     if (variables.has(name) && variables.text(name) != "1") {
       throw ConfigError(
           "{}={}, but nothing says which rank this process is: start it with srun, mpirun, torchrun "
@@ -103,11 +103,13 @@ void refuse_a_job_without_ranks(const Variables& variables) {
           name, variables.text(name), name);
     }
   }
-  if (variables.has("PMIX_RANK")) {
-    throw ConfigError(
-        "PMIX_RANK={} is set, but no variable says how many ranks there are: set RANK and WORLD_SIZE too, or "
-        "unset PMIX_RANK to run one process",
-        variables.text("PMIX_RANK"));
+  for (const char* name : {"PMI_RANK", "PMIX_RANK"}) {
+    if (variables.has(name) && !variables.has("PMI_SIZE")) {
+      throw ConfigError(
+          "{}={} is set, but no variable says how many ranks there are: set RANK and WORLD_SIZE too, or "
+          "unset {} to run one process",
+          name, variables.text(name), name);
+    }
   }
 }
 

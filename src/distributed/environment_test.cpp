@@ -213,6 +213,9 @@ TEST(Environment, NamesWhatIsMissingUnderMpirun) {
   expect_complaint(with(kHydra, {}, {"MPI_LOCALRANKID", "MASTER_ADDR", "MASTER_PORT"}),
                    {"PMI_SIZE=4", "mpirun"});
   expect_complaint({{"PMIX_RANK", "0"}}, {"PMIX_RANK=0", "how many"});
+  expect_complaint({{"PMI_RANK", "1"}}, {"PMI_RANK=1", "how many"});
+  expect_complaint({{"OMPI_COMM_WORLD_SIZE", "2"}}, {"OMPI_COMM_WORLD_SIZE=2", "which rank"});
+  EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).world_size, 1);
 }
 
 TEST(Environment, SrunWithPmiIsAnSrunStep) {

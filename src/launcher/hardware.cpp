@@ -12,6 +12,12 @@
 
 namespace flowshard::launcher {
 
+namespace {
+
+constexpr int kMostProcesses = 1024;  // on one host
+
+}  // namespace
+
 int num_cores() {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
@@ -50,8 +56,9 @@ int processes_per_node(const std::string& text) {
   int count = 0;
   const char* end = text.data() + text.size();
   const auto parsed = std::from_chars(text.data(), end, count);
-  if (parsed.ec != std::errc() || parsed.ptr != end || count < 1) {
-    throw ConfigError("--nproc_per_node '{}' is neither a number above 0 nor gpu, cpu or auto", text);
+  if (parsed.ec != std::errc() || parsed.ptr != end || count < 1 || count > kMostProcesses) {
+    throw ConfigError("--nproc_per_node '{}' is neither a number from 1 to {} nor gpu, cpu or auto", text,
+                      kMostProcesses);
   }
   return count;
 }

@@ -43,11 +43,16 @@ std::string host_name() {
   return name;
 }
 
+constexpr int kMostNodes = 65'536;
+
 void check_options(const LaunchOptions& options) {
   if (options.command.empty()) {
     throw ConfigError("there is no command to launch: put it after --");
   }
-  if (options.nodes < 1 || options.node_rank < 0 || options.node_rank >= options.nodes) {
+  if (options.nodes < 1 || options.nodes > kMostNodes) {
+    throw ConfigError("--nnodes {} is not between 1 and {}", options.nodes, kMostNodes);
+  }
+  if (options.node_rank < 0 || options.node_rank >= options.nodes) {
     throw ConfigError("--node_rank {} is not between 0 and {}", options.node_rank, options.nodes - 1);
   }
   if (options.nodes > 1 && options.endpoint.empty()) {

@@ -91,7 +91,11 @@ def test_a_run_on_cpus_is_planned_too(flowshard, tiny_run):
 @pytest.mark.parametrize("arguments, words", [
     (["--gpus", "0"], "--gpus"),
     (["--gpu-memory", "nan"], "--gpu-memory"),
+    (["--gpu-memory", "1e-300"], "--gpu-memory"),
     (["--peak-share", "101"], "--peak-share"),
+    (["--peak-share", "1e-300"], "--peak-share: 1e-300 is no number from 0.001 to 100"),
+    (["--peak-tflops", "1e-320"], "--peak-tflops"),
+    (["--bandwidth", "inf"], "--bandwidth"),
     (["--set", "train.bach_size=1"], "train.bach_size"),
     (["--set", "parallel.strategy=hybrid_shard", "--set", "parallel.shard_size=3", "--gpus", "8"], "parallel.shard_size"),
     (["--set", "model.path=missing"], "missing"),
