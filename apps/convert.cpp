@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 struct Options {
   fs::path input, output;
   std::string to, component, dtype;
+  bool replaces_file = false;
 };
 
 // The component that the input holds, if it holds one only.
@@ -49,7 +50,8 @@ void run(Options options) {
   if (options.component.empty()) options.component = component_of(options);
   ConvertOptions convert_options{.output = options.output,
                                  .to = options.to == "bfl" ? KeyFormat::kBfl : KeyFormat::kDiffusers,
-                                 .dtype = {}};
+                                 .dtype = {},
+                                 .replaces_file = options.replaces_file};
   if (!options.dtype.empty()) {
     convert_options.dtype = options.dtype == "bf16"   ? at::kBFloat16
                             : options.dtype == "fp16" ? at::kHalf
@@ -80,6 +82,7 @@ void add_convert(CLI::App& app) {
       ->check(CLI::IsMember({"transformer", "vae"}));
   convert->add_option("--dtype", options->dtype, "fp32, bf16 or fp16 (default: as stored, bit for bit)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  convert->add_flag("--force", options->replaces_file, "Replace a file that exists; a folder never is");
   convert->footer(
       "Example:\n  flowshard convert --input flux1-dev.safetensors --output transformer --to diffusers");
   convert->callback([options] { run(*options); });

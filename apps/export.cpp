@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/standard_streams.h"
 #include "model_folder/export_checkpoint.h"
+#include "model_folder/unpublished_path.h"
 #include "storage/writable_folder.h"
 #include "subcommands.h"
 
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 struct Options {
   fs::path checkpoint, output;
   std::string to, dtype;
-  bool averaged = false;
+  bool averaged = false, replaces_file = false;
 };
 
 bool lies_in(const fs::path& path, const fs::path& folder) {
@@ -36,13 +37,16 @@ void run(const Options& options) {
                                                        {"full-state", ExportFormat::kFullState}};
   const std::map<std::string, at::ScalarType> dtypes = {
       {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
-  ExportOptions export_options{
-      .output = options.output, .to = formats.at(options.to), .dtype = {}, .averaged = options.averaged};
+  ExportOptions export_options{.output = options.output,
+                               .to = formats.at(options.to),
+                               .dtype = {},
+                               .averaged = options.averaged,
+                               .replaces_file = options.replaces_file};
   if (!options.dtype.empty()) export_options.dtype = dtypes.at(options.dtype);
-  if (export_options.to == ExportFormat::kDiffusers) {
-    storage::require_writable_folder(options.output.parent_path(), "--output");
-  } else {
-    storage::require_writable_file(options.output, "--output");
+  require_free_path(options.output, options.replaces_file && export_options.to != ExportFormat::kDiffusers);
+  storage::require_writable_folder(options.output.parent_path(), "--output");
+  if (!fs::is_directory(options.checkpoint)) {
+    throw ConfigError("{}: there is no such checkpoint folder", options.checkpoint.string());
   }
   const fs::path folder =
       checkpoint::latest_checkpoint(options.checkpoint / "checkpoints").value_or(options.checkpoint);
@@ -77,6 +81,7 @@ void add_export(CLI::App& app) {
   command->add_option("--dtype", options->dtype, "fp32, bf16 or fp16 (default: as stored, bit for bit)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_flag("--ema", options->averaged, "The averaged weights");
+  command->add_flag("--force", options->replaces_file, "Replace a file that exists; a folder never is");
   command->footer(
       "Example:\n  flowshard export runs/a/checkpoints/step-00000200 --to diffusers --output flux-a --dtype "
       "bf16");

@@ -147,7 +147,8 @@ void add_request_options(CLI::App& app, GenerateOptions& options) {
 }
 
 void add_output_options(CLI::App& app, GenerateOptions& options) {
-  app.add_option("--output", options.output, "A .png, .jpg or .webp file, or a folder with --prompts")
+  app.add_option("--output", options.output,
+                 "A .png, .jpg or .webp file, replaced if it exists, or a folder with --prompts")
       ->required();
   app.add_option("--format", options.format, "png, jpeg or webp: the pictures of --prompts")
       ->check(CLI::IsMember({"png", "jpeg", "webp"}))

@@ -121,8 +121,9 @@ void write_weights(const Source& source, const TensorNames& from, const Target& 
   });
 }
 
-void convert(const Source& source, const TensorNames& from, const Target& target, const fs::path& output) {
-  const UnpublishedPath path(output);
+void convert(const Source& source, const TensorNames& from, const Target& target,
+             const ConvertOptions& options) {
+  const UnpublishedPath path(options.output, options.replaces_file && options.to == KeyFormat::kBfl);
   if (target.config_json.empty()) {
     write_weights(source, from, target, path.temporary());
     return path.publish();
@@ -149,7 +150,7 @@ void convert(const Weights& weights, const TensorNames& from, const Target& targ
   const Source source{
       .like = [&](const std::string& key) { return without_storage(weights, key, options.dtype); },
       .load = [&](const std::string& key) { return load_tensor(weights, key, options.dtype); }};
-  convert(source, from, target, options.output);
+  convert(source, from, target, options);
 }
 
 std::vector<int64_t> same_shape(const std::string&, std::vector<int64_t> shape) { return shape; }
@@ -197,7 +198,7 @@ void convert(const checkpoint::TrainingCheckpoint& saved, const std::string& sta
                             return saved.read_parameter(state, parameter).to(dtype_of(parameter));
                           }};
   // The names in a checkpoint are our own, which are those of the official code.
-  convert(source, flow_transformer_bfl_names(config), transformer_target(config, options.to), options.output);
+  convert(source, flow_transformer_bfl_names(config), transformer_target(config, options.to), options);
 }
 
 void convert(const AutoencoderFiles& files, const ConvertOptions& options) {

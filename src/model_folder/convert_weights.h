@@ -16,6 +16,7 @@ struct ConvertOptions {
   std::filesystem::path output;  // a file for kBfl, a new folder for kDiffusers
   KeyFormat to = KeyFormat::kDiffusers;
   std::optional<at::ScalarType> dtype;  // none: that of each stored tensor
+  bool replaces_file = false;           // kBfl: whether a file at `output` may be replaced
 };
 
 /// Writes FILE (kBfl; what shapes do not tell goes into its metadata) or FOLDER/config.json and

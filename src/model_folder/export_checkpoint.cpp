@@ -98,7 +98,7 @@ void export_full_state(const TrainingCheckpoint& saved, const ExportOptions& opt
     const size_t slash = spec.name.find('/');
     return saved.read_parameter(spec.name.substr(0, slash), spec.name.substr(slash + 1)).to(spec.dtype);
   };
-  const UnpublishedPath file(options.output);
+  const UnpublishedPath file(options.output, options.replaces_file);
   write_verified(file.temporary(), specs,
                  {{"format", "pt"},
                   {"step", std::to_string(saved.state().step)},
@@ -124,7 +124,11 @@ std::string export_checkpoint(const TrainingCheckpoint& saved, const ExportOptio
   }
   const models::FlowTransformerConfig config = config_of(saved);
   if (options.to == ExportFormat::kBfl) {
-    convert(saved, state, config, {.output = options.output, .to = KeyFormat::kBfl, .dtype = options.dtype});
+    convert(saved, state, config,
+            {.output = options.output,
+             .to = KeyFormat::kBfl,
+             .dtype = options.dtype,
+             .replaces_file = options.replaces_file});
     return "";
   }
   if (is_pipeline(saved.state().model_path)) {

@@ -22,7 +22,8 @@ struct ExportOptions {
   std::filesystem::path output;
   ExportFormat to = ExportFormat::kDiffusers;
   std::optional<at::ScalarType> dtype;  // none: as stored
-  bool averaged = false;  // the averages of the weights in place of the weights; not for kFullState
+  bool averaged = false;       // the averages of the weights in place of the weights; not for kFullState
+  bool replaces_file = false;  // whether a file at `output` may be replaced by one
 };
 
 /// Writes it, compares it with the checkpoint and publishes it at once. Files of the base model become hard

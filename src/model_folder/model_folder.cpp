@@ -62,12 +62,4 @@ void load_parameters(const checkpoint::Weights& weights, const TensorNames& name
   checkpoint::fill_parameters(weights, names, values_of(parameters), ignored_keys);
 }
 
-std::unique_ptr<models::Autoencoder> load_autoencoder(const ModelFolder& folder, at::TensorOptions options) {
-  return AutoencoderFiles::open(folder.part("vae")).load(options);
-}
-
-void fill_transformer(const ModelFolder& folder, models::FlowTransformer& transformer) {
-  TransformerFiles::open(folder.part("transformer")).fill(transformer);
-}
-
 }  // namespace flowshard

@@ -45,10 +45,4 @@ void load_parameters(const checkpoint::Weights& weights, const TensorNames& name
                      const std::vector<nn::Parameter*>& parameters, at::TensorOptions options,
                      const std::vector<std::string>& ignored_keys = {});
 
-std::unique_ptr<models::Autoencoder> load_autoencoder(const ModelFolder& folder, at::TensorOptions options);
-
-/// Fills those parameters of the transformer that are materialized, and checks that the files in transformer/
-/// fit all.
-void fill_transformer(const ModelFolder& folder, models::FlowTransformer& transformer);
-
 }  // namespace flowshard

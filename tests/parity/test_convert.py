@@ -133,7 +133,8 @@ def test_conversions_that_cannot_be(model, tmp_path):
             (model.folder, "a.safetensors", "bfl", 2, "--component"), (file, "there", "diffusers", 2, "exists already"),
             (tmp_path / "x.safetensors", "y", "diffusers", 2, "neither"), (tmp_path / "no", "y", "bfl", 2, "no such"),
             (tmp_path / "mixed", "y.safetensors", "bfl", 2, "different dtypes"),
-            (file, "no/folder/y.safetensors", "bfl", 5, "no/folder"), (file, "no/folder/y", "diffusers", 2, "no/folder")):
+            (file, "no/folder/y.safetensors", "bfl", 2, "no/folder"), (file, "no/folder/y", "diffusers", 2, "no/folder"),
+            (file, "x.safetensors", "bfl", 2, "--force")):
         result = flowshard("convert", "--input", source, "--output", tmp_path / target, "--to", to)
         assert result.returncode == code and words in result.stderr, result.stderr
         assert len(result.stderr.strip().splitlines()) == 1
@@ -232,3 +233,9 @@ def test_inspect_other_files(tmp_path):
     (tmp_path / "empty").mkdir()
     assert inspect(tmp_path / "empty", code=2)["kind"] == "unknown"
     assert flowshard("inspect", tmp_path / "none").returncode == 2
+
+
+def test_a_file_is_replaced_with_force(model, tmp_path):
+    (tmp_path / "x.safetensors").write_text("of the user")
+    convert(model.folder, tmp_path / "x.safetensors", "bfl", "--component", "transformer", "--force")
+    assert_same(load_file(tmp_path / "x.safetensors"), official_transformer(model.transformer, model.hidden))

@@ -129,20 +129,43 @@ def test_the_transformer_alone(tmp_path):
 
 def test_what_cannot_be_exported(run, tmp_path):
     (tmp_path / "there").mkdir()
+    (tmp_path / "file").write_text("of the user")
+    (tmp_path / "link").symlink_to("nowhere")
     before = sorted(tmp_path.rglob("*"))
     step = "out/checkpoints/step-00000002"
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
     for source, target, to, more, code, words in (
-            (step, "there", "diffusers", [], 2, "exists already"), (step, "there", "bfl", [], 2, "is a folder"),
+            (step, "there", "diffusers", [], 2, "exists already"), (step, "there", "bfl", ["--force"], 2, "exists already"),
             ("nothing", "x", "bfl", [], 2, "no such checkpoint folder"), (step, "x", "full-state", ["--ema"], 2, "--ema"),
             ("model", "x", "bfl", [], 2, "not a training checkpoint"),
-            (step, run / step / "x", "bfl", [], 2, "lies in the checkpoint itself"), (step, "no/folder/x", "bfl", [], 5, "cannot write")):
+            (step, run / step / "x", "bfl", [], 2, "lies in the checkpoint itself"), (step, "no/folder/x", "bfl", [], 2, "there is no folder"),
+            (step, "file", "bfl", [], 2, "--force"), (step, "file", "full-state", [], 2, "--force"),
+            (step, "file", "diffusers", ["--force"], 2, "exists already"), (step, "link", "bfl", [], 2, "--force"),
+            (step, "link", "diffusers", [], 2, "exists already"), ("run.toml", "x", "bfl", [], 2, "no such checkpoint folder")):
         result = flowshard(run, "export", source, "--to", to, "--output", tmp_path / target, *more)
         assert result.returncode == code and words in result.stderr and result.stderr.count("\n") == 1, result.stderr
     for to in ("bfl", "diffusers", "full-state"):
         result = flowshard(run, "export", step, "--to", to, "--output", tmp_path / "x", preexec_fn=limit)
         assert result.returncode == 5 and "File too large" in result.stderr, result.stderr
     assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_text() == "of the user"
+
+
+@pytest.mark.parametrize("to", ["bfl", "full-state"])
+def test_a_file_is_replaced_with_force(run, checkpoint, tmp_path, to):
+    (tmp_path / "x").write_text("of the user")
+    export(run, tmp_path / "x", to, "--force")
+    assert len(load_file(tmp_path / "x")) == len(state_of(checkpoint, "model")) * (4 if to == "full-state" else 1)
+
+
+@pytest.mark.parametrize("to", ["bfl", "diffusers"])
+def test_of_two_exports_to_one_place_one_is_told(run, tmp_path, to):
+    command = [FLOWSHARD, "export", "out", "--to", to, "--output", tmp_path / "x"]
+    both = [subprocess.Popen(command, cwd=run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    ends = sorted((process.communicate(timeout=60)[1], process.returncode) for process in both)
+    assert ends[0] == ("", 0) and ends[1][1] == 2, ends
+    assert "exists already" in ends[1][0] or "somebody else has made it" in ends[1][0], ends
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def most_data(folder, *arguments):
