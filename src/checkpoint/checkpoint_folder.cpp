@@ -18,18 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
-constexpr size_t kMinDigits = 8;
 constexpr std::string_view kDeletedSuffix = ".deleted";
-
-// The step of "step-00000200"; nothing for any other name.
-std::optional<int64_t> step_of(std::string_view name) {
-  if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + kMinDigits) return {};
-  name.remove_prefix(kPrefix.size());
-  int64_t step = -1;
-  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || step < 0) return {};
-  return step;
-}
 
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
@@ -78,6 +67,15 @@ bool belongs_to_run(const fs::path& checkpoint, const std::string& run_id) {
 
 std::string step_folder_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 
+std::optional<int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return {};
+  int64_t step = -1;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (parsed.ec != std::errc() || step < 0 || name != step_folder_name(step)) return {};
+  return step;
+}
+
 std::string shard_file_name(int64_t shard, int64_t num_shards) {
   return fmt::format("rank-{:05}-of-{:05}.safetensors", shard, num_shards);
 }
@@ -88,8 +86,10 @@ std::vector<PublishedCheckpoint> published_checkpoints(const fs::path& folder) {
   std::vector<PublishedCheckpoint> found;
   for (const std::string& name : names_in(folder)) {
     const auto step = step_of(name);
-    std::error_code ignored;
-    if (step && fs::exists(folder / name / kManifestName, ignored)) found.push_back({*step, folder / name});
+    std::error_code error;  // one that cannot be looked into is not passed over in silence
+    if (step && (fs::exists(folder / name / kManifestName, error) || error)) {
+      found.push_back({*step, folder / name});
+    }
   }
   std::ranges::sort(found, std::greater(), &PublishedCheckpoint::step);
   return found;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace flowshard::checkpoint {
@@ -16,6 +17,7 @@ inline constexpr const char* kStateName = "state.json";
 inline constexpr const char* kTemporarySuffix = ".tmp";
 
 std::string step_folder_name(int64_t step);                      // "step-00000200"
+std::optional<int64_t> step_of(std::string_view folder_name);    // nothing for any other name
 std::string shard_file_name(int64_t shard, int64_t num_shards);  // "rank-00000-of-00002.safetensors"
 
 /// Where the checkpoint `path` is written before it is published.

@@ -56,7 +56,8 @@ TrainingCheckpoint TrainingCheckpoint::open(const fs::path& folder, bool verify_
   if (name.extension() == kTemporarySuffix) {
     throw ConfigError("{}: a checkpoint whose writing was interrupted: take another one", folder.string());
   }
-  if (!fs::exists(folder / kManifestName, ignored)) {
+  std::error_code unreadable;
+  if (!fs::exists(folder / kManifestName, unreadable) && !unreadable) {
     throw ConfigError("{}: not a training checkpoint: it has no {}", folder.string(), kManifestName);
   }
   const Manifest manifest = read_manifest(folder);
@@ -65,6 +66,11 @@ TrainingCheckpoint TrainingCheckpoint::open(const fs::path& folder, bool verify_
   TrainingCheckpoint checkpoint;
   checkpoint.path_ = folder;
   checkpoint.state_ = read_training_state(folder / kStateName);
+  const int64_t step = checkpoint.state_.step;
+  if (step_of(name.filename().string()).value_or(step) != step) {
+    throw CheckpointError("{}: it holds step {}: give it its name again, {}", folder.string(), step,
+                          step_folder_name(step));
+  }
   checkpoint.layout_ = layout_from_json(read_json(folder / kLayoutName), (folder / kLayoutName).string());
   for (int64_t shard = 0; shard < checkpoint.layout_.num_shards; ++shard) {
     const std::string file = shard_file_name(shard, checkpoint.layout_.num_shards);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/standard_streams.h"
 
 namespace flowshard::telemetry {
 namespace {
@@ -78,12 +80,17 @@ void lock(const FileDescriptor& file, const std::filesystem::path& path) {
   }
 }
 
+FileDescriptor open_alone(const std::filesystem::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file.valid()) throw DataError("cannot write {}: {}", path.string(), error_text(errno));
+  lock(file, path);
+  return file;
+}
+
 }  // namespace
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& path, int64_t resume_step) : path_(path) {
-  file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file_.valid()) throw DataError("cannot write {}: {}", path.string(), error_text(errno));
-  lock(file_, path);
+MetricsWriter::MetricsWriter(const std::filesystem::path& path, int64_t resume_step)
+    : path_(path), file_(open_alone(path)) {
   const Kept kept = kept_part(path, resume_step);
   size_bytes_ = kept.size_bytes;
   last_step_ = kept.last_step;
@@ -92,8 +99,24 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& path, int64_t resume_s
   }
 }
 
+// The checkpoints of a run go to its folder by name. Its records follow them there when somebody moves or
+// removes the folder or the file.
+void MetricsWriter::follow_path(int64_t step) {
+  struct stat own {
+  }, named{};
+  if (::fstat(file_.get(), &own) != 0) return;
+  if (::stat(path_.c_str(), &named) == 0 && named.st_dev == own.st_dev && named.st_ino == own.st_ino) return;
+  print_line("flowshard train: warning: {} was moved or removed: from step {} on it is a new file",
+             path_.string(), step);
+  std::error_code ignored;  // then it cannot be opened either
+  std::filesystem::create_directories(path_.parent_path(), ignored);
+  file_ = open_alone(path_);
+  size_bytes_ = ::fstat(file_.get(), &own) == 0 ? own.st_size : 0;
+}
+
 void MetricsWriter::write(const StepRecord& record) {
   check(record.step > last_step_, "steps are recorded in order");
+  follow_path(record.step);
   const std::string line = line_of(record);
   size_t written = 0;
   while (written < line.size()) {

@@ -23,9 +23,13 @@ class MetricsWriter {
 
   /// Appends one line and hands it to the system: a kill of the process after the call does not lose it.
   /// Throws DataError (no space) and leaves only whole lines. record.step must be above the last one written.
+  /// If the file at `path` is not ours any more (moved or removed, or its folder), warns on stderr and goes
+  /// on in a new one there; throws ConfigError if another writer has that.
   void write(const StepRecord& record);
 
  private:
+  void follow_path(int64_t step);
+
   std::filesystem::path path_;
   FileDescriptor file_;
   int64_t size_bytes_ = 0;

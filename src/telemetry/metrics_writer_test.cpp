@@ -6,10 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -78,6 +80,36 @@ TEST_F(MetricsWriterTest, TwoRunsDoNotWriteOneFile) {
   }
   first.write({.step = 2});
   EXPECT_EQ(steps(), (std::vector<int64_t>{1, 2}));
+}
+
+TEST_F(MetricsWriterTest, ARemovedFileOrFolderIsMadeAgain) {
+  const std::filesystem::path path = folder_ / "run" / "metrics.jsonl";
+  std::filesystem::create_directory(path.parent_path());
+  const auto lines = [&] {
+    std::ifstream file(path);
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  };
+  MetricsWriter writer(path);
+  writer.write({.step = 1});
+  std::filesystem::remove(path);
+  writer.write({.step = 2});
+  writer.write({.step = 3});
+  EXPECT_EQ(lines(), 2);
+  std::filesystem::rename(path.parent_path(), folder_ / "moved");
+  writer.write({.step = 4});
+  EXPECT_EQ(lines(), 1);
+  MetricsWriter(folder_ / "moved" / "metrics.jsonl", 3).write({.step = 4});  // nobody writes that any more
+  EXPECT_THROW(MetricsWriter another(path), ConfigError);
+}
+
+TEST_F(MetricsWriterTest, ARunWhoseFileWasTakenOverEnds) {
+  MetricsWriter first(path_);
+  first.write({.step = 1});
+  std::filesystem::remove(path_);
+  MetricsWriter second(path_);
+  EXPECT_THROW(first.write({.step = 2}), ConfigError);
+  second.write({.step = 1});
+  EXPECT_EQ(steps(), (std::vector<int64_t>{1}));
 }
 
 TEST_F(MetricsWriterTest, NumbersReadBackToTheSameBits) {

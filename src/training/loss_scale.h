@@ -15,6 +15,7 @@ class LossScale {
   /// Without a need for it the factor is 1 and stays so.
   explicit LossScale(bool needed) : needed_(needed), factor_(needed ? kInitial : 1) {}
 
+  bool needed() const { return needed_; }
   double factor() const { return factor_; }
   int64_t clean_steps() const { return clean_steps_; }  // since the factor changed last
 

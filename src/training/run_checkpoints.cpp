@@ -85,16 +85,18 @@ Progress RunCheckpoints::agree(Progress own) {
 
 void RunCheckpoints::start_save(int64_t samples_seen, uint64_t data_fingerprint) {
   if (run_id_.empty()) run_id_ = new_run_id(ranks_, device_);
-  const checkpoint::TrainingState state{.step = optimizer_.step_count(),
-                                        .samples_seen = samples_seen,
-                                        .run_id = run_id_,
-                                        .config = to_toml(config_),
-                                        .model_path = base_model_.string(),
-                                        .extra = {{"data_fingerprint", data_fingerprint},
-                                                  {"skipped_steps", optimizer_.skipped_steps()},
-                                                  {"loss_scale", loss_scale_.factor()},
-                                                  {"clean_steps", loss_scale_.clean_steps()},
-                                                  {"started_from", started_from_}}};
+  checkpoint::TrainingState state{.step = optimizer_.step_count(),
+                                  .samples_seen = samples_seen,
+                                  .run_id = run_id_,
+                                  .config = to_toml(config_),
+                                  .model_path = base_model_.string(),
+                                  .extra = {{"data_fingerprint", data_fingerprint},
+                                            {"skipped_steps", optimizer_.skipped_steps()},
+                                            {"started_from", started_from_}}};
+  if (loss_scale_.needed()) {
+    state.extra["loss_scale"] = loss_scale_.factor();
+    state.extra["clean_steps"] = loss_scale_.clean_steps();
+  }
   const size_t num_groups = state_.groups().size();
   std::vector<checkpoint::GroupShards> groups;
   std::function<void()> arrived;
@@ -244,7 +246,10 @@ RunCheckpoints::Position RunCheckpoints::load(const fs::path& path) {
   }
   const auto& extra = saved.state().extra;
   optimizer_.restore_counts(saved.state().step, extra.value("skipped_steps", int64_t{0}));
-  loss_scale_.restore(extra.value("loss_scale", LossScale::kInitial), extra.value("clean_steps", int64_t{0}));
+  // A run without a loss scale says nothing of one that a run in fp16 could go on with.
+  if (extra.contains("loss_scale")) {
+    loss_scale_.restore(extra.at("loss_scale"), extra.value("clean_steps", int64_t{0}));
+  }
   run_id_ = saved.state().run_id;
   started_from_ = extra.value("started_from", "");
   return {.samples_seen = saved.state().samples_seen,

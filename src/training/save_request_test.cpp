@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 
@@ -45,6 +46,38 @@ TEST(SaveRequestTest, WhatCannotBeRemovedIsNotARequestForEver) {
   EXPECT_TRUE(request.take());
   request.done();
   EXPECT_FALSE(request.take());
+  std::filesystem::remove_all(folder / "save");
+  EXPECT_FALSE(request.take());
+  std::ofstream(folder / "save").put('x');
+  EXPECT_TRUE(request.take());
+}
+
+TEST(SaveRequestTest, AFileTouchedDuringASaveAsksForAnother) {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / "save";
+  SaveRequest request(file);
+  std::ofstream(file).put('x');
+  EXPECT_TRUE(request.take());
+  std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) + std::chrono::seconds(1));
+  request.done();
+  EXPECT_TRUE(std::filesystem::exists(file));
+  EXPECT_TRUE(request.take());
+  request.done();
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST(SaveRequestTest, ADanglingLinkIsARequest) {
+  const TemporaryFolder folder;
+  SaveRequest request(folder / "save");
+  std::filesystem::create_symlink("nowhere", folder / "save");
+  EXPECT_TRUE(request.take());
+  request.done();
+  EXPECT_FALSE(std::filesystem::is_symlink(folder / "save"));
+}
+
+TEST(SaveRequestTest, ALateSignalEndsNothing) {
+  { const SaveRequest request(""); }
+  std::raise(SIGUSR1);
 }
 
 }  // namespace

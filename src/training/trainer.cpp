@@ -124,7 +124,10 @@ std::optional<TransformerFiles> Trainer::check_input(const Resume& resume) {
     weights = TransformerFiles::open(folder_.part("transformer"));
     weights->fill(transformer());  // nothing is materialized yet: this only checks
   }
-  storage::require_writable_folder(config_.run.output_dir, "run.output_dir");
+  const std::filesystem::path output = config_.run.output_dir;
+  storage::require_writable_folder(output, "run.output_dir");
+  storage::require_writable_folder(output / "checkpoints", "run.output_dir");
+  storage::require_writable_file(output / "metrics.jsonl", "run.output_dir");
   if (resume.from == Resume::From::kNothing) RunCheckpoints::require_none(config_.run.output_dir);
   return weights;
 }
@@ -276,6 +279,10 @@ int Trainer::run() {
 
 void Trainer::train_to_end_or_signal(telemetry::MetricsWriter* metrics,
                                      telemetry::ProgressReporter* progress) {
+  if (progress && saved_step_ >= config_.train.steps) {
+    progress->message(fmt::format("nothing to do: step {} is saved, and train.steps is {}", saved_step_,
+                                  config_.train.steps));
+  }
   while (optimizer_->step_count() < config_.train.steps && stop_signal_ == 0) {
     phases_.begin_step(optimizer_->step_count() + 1);
     if (!config_.checkpoint.async) look_after_save(progress, true);

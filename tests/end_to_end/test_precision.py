@@ -53,6 +53,16 @@ def test_an_overflow_in_fp16_halves_the_loss_scale_on_all_ranks(flowshard, tiny_
     assert metrics(tiny_run / "again/metrics.jsonl") == records
 
 
+def test_fp16_after_another_precision_begins_with_its_own_loss_scale(flowshard, tiny_run):
+    """A run without a loss scale has none to hand on."""
+    save_transformer(tiny_run, lambda model: None)
+    for mode, steps in (("bf16", 2), ("fp16", 4), ("fp32", 6), ("fp16", 8)):
+        result = train(flowshard, 1, f"precision.mode={mode}", f"train.steps={steps}")
+        assert result.returncode == 0, result.stderr
+    scales = [record["loss_scale"] for record in metrics(tiny_run / "out/metrics.jsonl")]
+    assert scales == [1, 1, 65536, 65536, 1, 1, 65536, 65536]
+
+
 def test_steps_without_a_finite_gradient_end_the_run(flowshard, tiny_run):
     save_transformer(tiny_run, lambda model: model.transformer_blocks[0].attn.to_q.weight.fill_(math.inf))
     result = train(flowshard, 2, "train.max_skipped_steps=3", "train.steps=9", "checkpoint.every_steps=1000")

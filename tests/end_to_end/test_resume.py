@@ -104,5 +104,8 @@ def test_a_new_run_does_not_mix_with_an_old_one(flowshard_at, copy):
 
 def test_a_finished_run_stays_as_it_is(flowshard_at, copy):
     before = files_below(copy)
-    assert flowshard_at(copy, "train", "run.toml", "--resume", "auto", "--set", "train.steps=6").returncode == 0
-    assert files_below(copy) == before
+    for steps in (6, 2, 0):
+        result = flowshard_at(copy, "train", "run.toml", "--resume", "auto", "--set", f"train.steps={steps}")
+        assert result.returncode == 0, result.stderr
+        assert f"nothing to do: step 6 is saved, and train.steps is {steps}" in result.stderr
+        assert files_below(copy) == before
