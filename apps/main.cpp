@@ -29,6 +29,15 @@ std::string command_name(const CLI::App& app) {
   return name;
 }
 
+// "nope" of "flowshard bench nope": the word in the place of a subcommand; "" if there is none.
+std::string unknown_subcommand(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* innermost = &app;
+  int next = 1;
+  for (; !innermost->get_subcommands().empty(); ++next) innermost = innermost->get_subcommands().front();
+  const bool is_group = !innermost->get_subcommands([](const CLI::App*) { return true; }).empty();
+  return is_group && next < argc && argv[next][0] != '-' ? argv[next] : "";
+}
+
 // " [rank 1 of 2 on gpu-3]" in a job of several processes.
 std::string rank_tag() {
   constexpr const char* kNames[][2] = {{"RANK", "WORLD_SIZE"},
@@ -98,8 +107,9 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) {  // --help and --version
       return app.exit(error);
     }
-    const bool unknown = app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-';
-    const std::string message = unknown ? fmt::format("there is no subcommand '{}'", argv[1]) : error.what();
+    const std::string unknown = unknown_subcommand(app, argc, argv);
+    const std::string message =
+        unknown.empty() ? error.what() : fmt::format("there is no subcommand '{}'", unknown);
     print_error(app, "error", fmt::format("{} (see {} --help)", message, command_name(app)));
     return static_cast<int>(ExitCode::kUsage);
   } catch (const flowshard::Error& error) {

@@ -26,6 +26,7 @@ def test_a_step_is_measured(flowshard, tiny_run, ranks):
 def test_what_cannot_be_measured_is_refused(flowshard, tiny_run):
     assert_refused(flowshard("bench", "step", "run.toml", "--steps", 0), 2, "flowshard bench step: error: --steps",
                    "see flowshard bench step --help")
+    assert_refused(flowshard("bench", "nope"), 2, "flowshard bench: error: there is no subcommand 'nope' (see flowshard bench --help)")
     assert_refused(flowshard("bench", "step", "run.toml", "--peak-tflops", "nan"), 2, "--peak-tflops: nan")
     assert_refused(flowshard("bench", "collectives", "--max-mib", "nan"), 2, "flowshard bench collectives: error: --max-mib: nan")
     assert_refused(flowshard("bench", "step", "run.toml", "--set", "model.path=nowhere"), 2, "nowhere")
