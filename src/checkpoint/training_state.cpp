@@ -17,11 +17,26 @@ std::string to_text(const TrainingState& state) {
   }
 }
 
+namespace {
+
+int64_t count_of(const Json& json, const char* key, const std::filesystem::path& path) {
+  const Json& value = json.at(key);
+  if (!value.is_number_integer() || value.get<int64_t>() < 0) {
+    throw CheckpointError("{}: it is no training state: {} is {}", path.string(), key, value.dump());
+  }
+  return value.get<int64_t>();
+}
+
+}  // namespace
+
 TrainingState read_training_state(const std::filesystem::path& path) {
   const Json json = read_json(path);
   try {
-    return {.step = json.at("step").get<int64_t>(),
-            .samples_seen = json.at("samples_seen").get<int64_t>(),
+    if (!json.at("extra").is_object()) {
+      throw CheckpointError("{}: it is no training state: extra is no object", path.string());
+    }
+    return {.step = count_of(json, "step", path),
+            .samples_seen = count_of(json, "samples_seen", path),
             .run_id = json.at("run_id").get<std::string>(),
             .config = json.at("config").get<std::string>(),
             .model_path = json.at("model_path").get<std::string>(),

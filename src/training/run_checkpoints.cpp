@@ -36,13 +36,40 @@ std::string new_run_id(distributed::ProcessGroup& ranks, at::Device device) {
   return fmt::format("{:08x}{:08x}", bits[0].item<int64_t>(), bits[1].item<int64_t>());
 }
 
+/// What is in the object `extra` of state.json.
+struct Extra {
+  int64_t skipped_steps = 0;
+  uint64_t data_fingerprint = 0;
+  std::optional<double> loss_scale;  // of runs that have one
+  int64_t clean_steps = 0;
+  std::string started_from;
+};
+
+Extra extra_of(const checkpoint::TrainingState& state, const fs::path& path) {
+  const nlohmann::json& json = state.extra;
+  try {
+    Extra extra{.skipped_steps = json.value("skipped_steps", int64_t{0}),
+                .data_fingerprint = json.value("data_fingerprint", uint64_t{0}),
+                .loss_scale = {},
+                .clean_steps = json.value("clean_steps", int64_t{0}),
+                .started_from = json.value("started_from", "")};
+    if (json.contains("loss_scale")) extra.loss_scale = json.at("loss_scale").get<double>();
+    if (extra.skipped_steps >= 0 && extra.skipped_steps <= state.step) return extra;
+    throw CheckpointError("{}: {} of its {} steps were skipped", path.string(), extra.skipped_steps,
+                          state.step);
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError("{}: its {} is not that of a training run: {}", path.string(),
+                          checkpoint::kStateName, error.what());
+  }
+}
+
 /// Whether the newest of the checkpoints in `folder` whose state can be read is from a run that was started
 /// from `path`.
 bool was_started_from(const fs::path& folder, const fs::path& path) {
   for (const auto& published : checkpoint::published_checkpoints(folder)) {
     try {
       const auto state = checkpoint::read_training_state(published.path / checkpoint::kStateName);
-      return state.extra.value("started_from", "") == fs::weakly_canonical(path).string();
+      return extra_of(state, published.path).started_from == fs::weakly_canonical(path).string();
     } catch (const CheckpointError&) {  // load_first() will say what is wrong with it
     }
   }
@@ -229,6 +256,7 @@ RunCheckpoints::Position RunCheckpoints::load(const fs::path& path) {
     wanted.insert(wanted.end(), entries.begin(), entries.end());
   }
   saved.require_parameters(wanted);
+  const Extra extra = extra_of(saved.state(), path);
 
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < state_.groups().size(); ++i) {
@@ -244,16 +272,20 @@ RunCheckpoints::Position RunCheckpoints::load(const fs::path& path) {
     const bool has_ema = saved.has("ema", group.parameters()[0]->name);
     optimizer_.restore(i, "ema", read(has_ema ? "ema" : "model"));
   }
-  const auto& extra = saved.state().extra;
-  optimizer_.restore_counts(saved.state().step, extra.value("skipped_steps", int64_t{0}));
-  // A run without a loss scale says nothing of one that a run in fp16 could go on with.
-  if (extra.contains("loss_scale")) {
-    loss_scale_.restore(extra.at("loss_scale"), extra.value("clean_steps", int64_t{0}));
-  }
+  optimizer_.restore_counts(saved.state().step, extra.skipped_steps);
+  if (extra.loss_scale) loss_scale_.restore(*extra.loss_scale, extra.clean_steps);
   run_id_ = saved.state().run_id;
-  started_from_ = extra.value("started_from", "");
-  return {.samples_seen = saved.state().samples_seen,
-          .data_fingerprint = extra.value("data_fingerprint", uint64_t{0})};
+  started_from_ = extra.started_from;
+  return {.samples_seen = saved.state().samples_seen, .data_fingerprint = extra.data_fingerprint};
+}
+
+void RunCheckpoints::require_storable(const fs::path& path, std::string_view setting) {
+  try {
+    [[maybe_unused]] const std::string text = nlohmann::json(path.string()).dump();
+  } catch (const nlohmann::json::type_error&) {
+    throw ConfigError("{}: the path {} is not UTF-8, and a checkpoint can hold no other: rename the folder",
+                      setting, path.string());
+  }
 }
 
 void RunCheckpoints::require_none(const fs::path& output) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "checkpoint/checkpoint_save.h"
 #include "checkpoint/group_layout.h"
@@ -61,6 +62,9 @@ class RunCheckpoints {
 
   /// Throws ConfigError if a run with this output folder finds nothing to load_from(path).
   static void require_checkpoint(const std::filesystem::path& path, const std::filesystem::path& output);
+
+  /// Throws ConfigError, which names `setting`, if a checkpoint could not say that it depends on `path`.
+  static void require_storable(const std::filesystem::path& path, std::string_view setting);
 
   /// Throws ConfigError if the folder `output` of a run holds a checkpoint: a fresh run would mix with it.
   static void require_none(const std::filesystem::path& output);

@@ -115,8 +115,10 @@ class Trainer {
 
 // What can be known without the other ranks and without work.
 std::optional<TransformerFiles> Trainer::check_input(const Resume& resume) {
+  RunCheckpoints::require_storable(std::filesystem::absolute(folder_.path), "model.path");
   if (resume.from == Resume::From::kCheckpoint) {
     RunCheckpoints::require_checkpoint(resume.path, config_.run.output_dir);
+    RunCheckpoints::require_storable(std::filesystem::weakly_canonical(resume.path), "--resume");
   }
   dataset::require_shards(dataset::expand_shards(config_.data.shards));
   std::optional<TransformerFiles> weights;

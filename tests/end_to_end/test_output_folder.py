@@ -1,4 +1,5 @@
 """The output folder of a run in the hands of others: a second run, moved and foreign files, what is in the way."""
+import ctypes
 import json
 import os
 import shutil
@@ -9,6 +10,12 @@ import pytest
 from processes import end, eventually, num_records, start
 from test_bad_input import assert_refused, files_below
 from training_run import PROGRAM, metrics, steps_saved
+
+
+def xxh3(data):
+    library = ctypes.CDLL("libxxhash.so.0")
+    library.XXH3_64bits.restype, library.XXH3_64bits.argtypes = ctypes.c_uint64, [ctypes.c_char_p, ctypes.c_size_t]
+    return f"{library.XXH3_64bits(data, len(data)):016x}"
 
 
 def train(folder, *settings, ranks=1):
@@ -76,6 +83,36 @@ def test_a_checkpoint_of_somebody_else_is_named(flowshard, tiny_run):
     newest.chmod(0o755)
     assert code == 0 and "step 3/3" in stderr, stderr
     assert "warning: skipped a checkpoint: cannot read out/checkpoints/step-00000004/manifest.json: Permission denied" in stderr
+
+
+@pytest.mark.parametrize("change", [
+    {"samples_seen": -5}, {"samples_seen": 1.5}, {"step": "4"}, {"extra": []}, {"extra": {"skipped_steps": "x"}},
+    {"extra": {"skipped_steps": 5}}, {"extra": {"data_fingerprint": "x"}}, {"extra": {"started_from": 7}},
+    {"extra": {"loss_scale": "x"}}], ids=str)
+def test_a_state_that_cannot_be_is_skipped(flowshard, tiny_run, change):
+    """Written by another program, its checksum right."""
+    assert flowshard("train", "run.toml", "--set", "checkpoint.every_steps=3").returncode == 0
+    checkpoint = tiny_run / "out/checkpoints/step-00000004"
+    state = json.loads((checkpoint / "state.json").read_text())
+    extra = {**state["extra"], **change["extra"]} if isinstance(change.get("extra"), dict) else change.get("extra", state["extra"])
+    text = json.dumps({**state, **change, "extra": extra}).encode()
+    (checkpoint / "state.json").write_bytes(text)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"]["state.json"] = {"size_bytes": len(text), "xxh3": xxh3(text)}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    result = flowshard("train", "run.toml", "--resume", "auto")
+    assert result.returncode == 0 and "step 4/4" in result.stderr and "step 3/4" not in result.stderr, result.stderr
+    assert "warning: skipped a checkpoint: out/checkpoints/step-00000004" in result.stderr
+
+
+def test_a_path_that_no_checkpoint_can_hold_is_told_before_work(flowshard_at, tiny_run):
+    folder = tiny_run / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    for name in ("model", "data", "run.toml"):
+        (tiny_run / name).rename(folder / name)
+    before = files_below(folder)
+    assert_refused(flowshard_at(folder, "train", "run.toml"), 2, "model.path", "not UTF-8")
+    assert files_below(folder) == before
 
 
 @pytest.mark.parametrize("in_the_way", ["checkpoints is a file", "checkpoints leads nowhere", "metrics.jsonl is a folder"])
