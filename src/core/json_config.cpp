@@ -30,8 +30,9 @@ bool is_size(const json& value) {
 }
 
 json parse(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  if (!stream || std::filesystem::is_directory(file)) {
+  std::ifstream stream;
+  if (std::filesystem::is_regular_file(file)) stream.open(file);  // a pipe would wait for ever
+  if (!stream.is_open()) {
     throw ConfigError("{}: {}; is this the folder of a model?", file.string(),
                       std::filesystem::exists(file) ? "cannot be read" : "no such file");
   }

@@ -29,7 +29,7 @@ void require_free_path(const fs::path& path, bool replaces_file) {
       throw ConfigError("cannot write '{}': there is no folder {}: make it first", path.string(),
                         parent.string());
     }
-  } else if (fs::is_directory(clean, ignored)) {
+  } else if (fs::exists(clean, ignored) && !fs::is_regular_file(clean, ignored)) {
     throw ConfigError("{}: it exists already: name another place", path.string());
   } else if (!replaces_file) {
     throw ConfigError("{}: it exists already: name another place, or let a file replace it with --force",

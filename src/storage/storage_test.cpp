@@ -147,6 +147,8 @@ TEST_F(Storage, WhatCannotBeWrittenIsToldBeforehand) {
             "--output: " + file + "/x cannot be a folder: " + file + " is a file");
   EXPECT_EQ(message_of([&] { require_writable_file(folder_.path(), "--grid"); }),
             "--grid: " + folder_.path().string() + " is a folder: name a file");
+  EXPECT_EQ(message_of([&] { require_writable_file("/dev/null", "--grid"); }),
+            "--grid: /dev/null is a device or a pipe: name a file");
   EXPECT_EQ(num_files(), 1U);
 }
 

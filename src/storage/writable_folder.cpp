@@ -32,6 +32,9 @@ void require_writable_file(const std::filesystem::path& file, std::string_view s
   if (std::filesystem::is_directory(file, error)) {
     throw ConfigError("{}: {} is a folder: name a file", setting, file.string());
   }
+  if (std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error)) {
+    throw ConfigError("{}: {} is a device or a pipe: name a file", setting, file.string());
+  }
   if (::faccessat(AT_FDCWD, file.c_str(), W_OK, AT_EACCESS) != 0 && errno != ENOENT) {
     throw ConfigError("{}: {} cannot be written: {}", setting, file.string(), error_text(errno));
   }

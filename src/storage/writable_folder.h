@@ -10,7 +10,8 @@ namespace flowshard::storage {
 /// made. Makes nothing.
 void require_writable_folder(const std::filesystem::path& folder, std::string_view setting);
 
-/// The same of a file: also throws if a folder is in its place, or a file that may not be written.
+/// The same of a file: also throws if a folder, a device or a pipe is in its place, or a file that may not be
+/// written.
 void require_writable_file(const std::filesystem::path& file, std::string_view setting);
 
 }  // namespace flowshard::storage

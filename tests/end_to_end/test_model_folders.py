@@ -1,5 +1,6 @@
 """A model folder that is not what it should be: refused by train and generate before any work."""
 import json
+import os
 import shutil
 import struct
 
@@ -66,6 +67,11 @@ def shard_weights(path):
     path.with_name("x.safetensors.index.json").write_text(json.dumps(index))
 
 
+def make_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 def at(path, change):
     return lambda model: change(model / path)
 
@@ -88,6 +94,10 @@ DAMAGES = {
                        ["the model folder lacks vae/"]),
     "no weights": (at(VAE, lambda path: path.unlink()), 2, ["model/vae: holds no safetensors file"]),
     "no vae config": (at("vae/config.json", lambda path: path.unlink()), 2, ["vae/config.json: no such file"]),
+    "config is a pipe": (at("vae/config.json", make_pipe), 2, ["vae/config.json: cannot be read"]),
+    "vocabulary is a pipe": (at("tokenizer/vocab.json", make_pipe), 2, ["tokenizer/vocab.json"]),
+    "merges are a pipe": (at("tokenizer/merges.txt", make_pipe), 2, ["tokenizer/merges.txt"]),
+    "sentencepiece is a pipe": (at("tokenizer_2/spiece.model", make_pipe), 2, ["tokenizer_2/spiece.model"]),
     "no vocabulary": (at("tokenizer/vocab.json", lambda path: path.unlink()), 2, ["tokenizer"]),
     "no sentencepiece": (at("tokenizer_2/spiece.model", cut_to(10)), 2, ["tokenizer_2"]),
     "vae of another width": (at("vae/config.json", lambda path: change_json(path, block_out_channels=[8, 16, 32, 128])),

@@ -115,7 +115,8 @@ def test_a_path_that_no_checkpoint_can_hold_is_told_before_work(flowshard_at, ti
     assert files_below(folder) == before
 
 
-@pytest.mark.parametrize("in_the_way", ["checkpoints is a file", "checkpoints leads nowhere", "metrics.jsonl is a folder"])
+@pytest.mark.parametrize("in_the_way", ["checkpoints is a file", "checkpoints leads nowhere", "metrics.jsonl is a folder",
+                                        "metrics.jsonl is a pipe"])
 def test_what_is_in_the_way_is_told_before_work(flowshard, tiny_run, in_the_way):
     """Not after the steps up to the first checkpoint."""
     name, _, what = in_the_way.partition(" ")
@@ -125,6 +126,8 @@ def test_what_is_in_the_way_is_told_before_work(flowshard, tiny_run, in_the_way)
         path.write_text("")
     elif what == "is a folder":
         path.mkdir()
+    elif what == "is a pipe":
+        os.mkfifo(path)
     else:
         path.symlink_to("/nowhere/at/all")
     before = files_below(tiny_run)

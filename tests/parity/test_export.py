@@ -131,6 +131,7 @@ def test_what_cannot_be_exported(run, tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "file").write_text("of the user")
     (tmp_path / "link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
     before = sorted(tmp_path.rglob("*"))
     step = "out/checkpoints/step-00000002"
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
@@ -140,7 +141,7 @@ def test_what_cannot_be_exported(run, tmp_path):
             ("model", "x", "bfl", [], 2, "not a training checkpoint"),
             (step, run / step / "x", "bfl", [], 2, "lies in the checkpoint itself"), (step, "no/folder/x", "bfl", [], 2, "there is no folder"),
             (step, "file", "bfl", [], 2, "--force"), (step, "file", "full-state", [], 2, "--force"),
-            (step, "file", "diffusers", ["--force"], 2, "exists already"), (step, "link", "bfl", [], 2, "--force"),
+            (step, "file", "diffusers", ["--force"], 2, "exists already"), (step, "link", "bfl", [], 2, "--force"), (step, "pipe", "bfl", ["--force"], 2, "exists already"),
             (step, "link", "diffusers", [], 2, "exists already"), ("run.toml", "x", "bfl", [], 2, "no such checkpoint folder")):
         result = flowshard(run, "export", source, "--to", to, "--output", tmp_path / target, *more)
         assert result.returncode == code and words in result.stderr and result.stderr.count("\n") == 1, result.stderr

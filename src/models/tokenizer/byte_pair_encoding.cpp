@@ -77,8 +77,9 @@ BytePairModel read_whole_file(const fs::path& file) {
 }
 
 std::vector<std::pair<std::string, std::string>> read_merges(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
+  std::ifstream stream;
+  if (fs::is_regular_file(file)) stream.open(file, std::ios::binary);
+  if (!stream.is_open()) {
     throw ConfigError("cannot read {}: check the path of the tokenizer folder", file.string());
   }
   std::vector<std::pair<std::string, std::string>> merges;

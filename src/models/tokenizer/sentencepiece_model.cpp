@@ -156,8 +156,9 @@ std::string charsmap_of(const json& normalizer, const fs::path& file) {
 }  // namespace
 
 SentencepieceModel read_spiece_model(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
+  std::ifstream stream;
+  if (fs::is_regular_file(file)) stream.open(file, std::ios::binary);
+  if (!stream.is_open()) {
     throw ConfigError("cannot read {}: check the path of the tokenizer folder", file.string());
   }
   const std::string bytes(std::istreambuf_iterator<char>(stream), {});

@@ -108,8 +108,9 @@ std::map<int64_t, AddedToken> tokens_by_id(const fs::path& folder, const json& c
 }  // namespace
 
 json read_json(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
+  std::ifstream stream;
+  if (fs::is_regular_file(file)) stream.open(file, std::ios::binary);
+  if (!stream.is_open()) {
     throw ConfigError("cannot read {}: check the path of the tokenizer folder", file.string());
   }
   return parse_json(std::string(std::istreambuf_iterator<char>(stream), {}), file.string());
