@@ -29,6 +29,4 @@ StopRequest::~StopRequest() {
 
 int StopRequest::signal() { return received; }
 
-int StopRequest::signal_of_job() { return received != 0 ? received : SIGTERM; }
-
 }  // namespace flowshard::training

@@ -14,8 +14,6 @@ class StopRequest {
 
   /// The signal that came; 0 if none did.
   static int signal();
-  /// The one to end by once any rank of the job had one: that of this rank, else SIGTERM.
-  static int signal_of_job();
 };
 
 }  // namespace flowshard::training

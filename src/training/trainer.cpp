@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -80,6 +81,7 @@ class Trainer {
   void update(double grad_norm);
   void skip_step(double loss, double grad_norm);
   telemetry::StepRecord step();
+  int signal_of_job();
   telemetry::StepRecord record(double loss, double grad_norm) const;
   void validate(telemetry::StepRecord& record, telemetry::ProgressReporter* progress);
   void compare_memory(telemetry::ProgressReporter& progress);
@@ -224,7 +226,7 @@ telemetry::StepRecord Trainer::step() {
                at::full({1}, save_request_.take() ? 1.0 : 0.0, loss.options())});
   ranks_->all_reduce_sum(sums)->wait();
   const float mean_loss = sums[0].item<float>();
-  if (sums[1].item<float>() > 0) stop_signal_ = StopRequest::signal_of_job();
+  if (sums[1].item<float>() > 0) stop_signal_ = signal_of_job();
   save_requested_ = sums[2].item<float>() > 0;
   const double grad_norm = global_grad_norm(state_, mesh_) / loss_scale_.factor();
   phases_.begin("optimizer step");
@@ -235,6 +237,14 @@ telemetry::StepRecord Trainer::step() {
   }
   samples_seen_ += global_samples;
   return record(mean_loss, grad_norm);
+}
+
+// What all ranks end by once one of them was told to: SIGTERM if any was told that. Every rank calls it.
+int Trainer::signal_of_job() {
+  const at::Tensor terminated =
+      at::full({1}, StopRequest::signal() == SIGTERM ? 1.0 : 0.0, at::TensorOptions(device_));
+  ranks_->all_reduce_sum(terminated)->wait();
+  return terminated.item<float>() > 0 ? SIGTERM : SIGINT;
 }
 
 telemetry::StepRecord Trainer::record(double loss, double grad_norm) const {
@@ -310,7 +320,7 @@ void Trainer::validate(telemetry::StepRecord& record, telemetry::ProgressReporte
   phases_.begin(kValidationPhase);
   const std::optional<ValidationLoss> loss = validation_.run(objective_, state_, *ranks_, device_);
   if (!loss) {
-    stop_signal_ = StopRequest::signal_of_job();
+    stop_signal_ = signal_of_job();
     return;
   }
   record.extras.emplace_back("validation_loss", loss->mean);

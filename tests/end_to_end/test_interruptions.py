@@ -95,6 +95,16 @@ def test_a_signal_ends_with_a_checkpoint(tiny_run, whole, number):
         assert_goes_on(tiny_run, whole)
 
 
+def test_all_ranks_end_by_the_signal_that_one_got(tiny_run):
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "LOCAL_WORLD_SIZE": "2"}
+    ranks = [start(tiny_run, PROGRAM, *train_arguments(), RANK=str(rank), LOCAL_RANK=str(rank), **world) for rank in (0, 1)]
+    eventually(lambda: num_records(tiny_run / "out") >= 3, "step 3")
+    ranks[1].send_signal(signal.SIGINT)
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [130, 130], errors
+    assert errors[0].splitlines()[-1].startswith("stopped by signal 2:"), errors
+
+
 def test_a_rank_that_does_not_start(tiny_run):
     job = start(tiny_run, PROGRAM, *train_arguments("--set", "distributed.timeout_seconds=4"), RANK="0", WORLD_SIZE="2", LOCAL_RANK="0",
                 LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29417")
