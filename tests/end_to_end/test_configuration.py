@@ -1,5 +1,6 @@
 """The configuration as a user meets it: --check, --explain, --set and the aliases."""
 import pathlib
+import re
 import tomllib
 
 import pytest
@@ -36,6 +37,16 @@ def test_explain_lists_every_key(flowshard):
     listed = {line.split()[0] for line in explained.stdout.splitlines()[1:] if line}
     config = effective(flowshard, QUICKSTART)
     assert listed == {f"{section}.{key}" for section in config for key in config[section]}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.stem)
+def test_pages_name_keys_that_there_are(flowshard, page):
+    """Keys in backquotes and in the --set of an example."""
+    keys = {line.split()[0] for line in flowshard("train", "--explain").stdout.splitlines()[1:] if line}
+    sections = "|".join({key.split(".")[0] for key in keys})
+    text = page.read_text()
+    named = {match[1] for match in re.finditer(rf"(?:`|--set |\()((?:{sections})\.[a-z_0-9]+)(?=[ =`;,)])", text)}
+    assert {key for key in named if key.split(".")[1] not in ("md", "toml", "tar")} <= keys
 
 
 def test_assignments_and_aliases(flowshard):
