@@ -51,9 +51,11 @@ void print(const training::StepBench& bench, const StepOptions& options) {
   const double seconds = bench.median_seconds(), tflops = bench.train_flops / seconds / 1e12;
   fmt::print("{:.4f} s a step (median of {}; {:.4f} to {:.4f}), loss {:.6g}\n", seconds,
              bench.step_seconds.size(), low, high, bench.last_loss);
-  fmt::print("{:.1f} TFLOP/s a rank, {:.1f} % of {:g} (three forward passes' work, docs/memory.md)\n", tflops,
-             100 * tflops / options.peak_tflops, options.peak_tflops);
-  if (bench.allocated == 0) {
+  if (bench.allocated > 0) {
+    fmt::print("{:.1f} TFLOP/s a rank, {:.1f} % of {:g} (three forward passes' work, docs/memory.md)\n",
+               tflops, 100 * tflops / options.peak_tflops, options.peak_tflops);
+  } else {  // on CPUs
+    fmt::print("{:.3g} TFLOP/s a rank (three forward passes' work, docs/memory.md)\n", tflops);
     fmt::print("{:.4f} s of it in collectives ({:.1f} %)\n", bench.waiting_seconds,
                100 * bench.waiting_seconds / seconds);
   }

@@ -23,6 +23,11 @@ def test_a_step_is_measured(flowshard, tiny_run, ranks):
     assert files_below(tiny_run) == before
 
 
+def test_on_cpus_there_is_no_share_of_the_peak_of_a_gpu(flowshard, tiny_run):
+    printed = flowshard("bench", "step", "run.toml", "--steps", 1, "--warm-up", 0).stdout.splitlines()
+    assert printed[1].endswith("TFLOP/s a rank (three forward passes' work, docs/memory.md)") and float(printed[1].split()[0]) > 0
+
+
 def test_what_cannot_be_measured_is_refused(flowshard, tiny_run):
     assert_refused(flowshard("bench", "step", "run.toml", "--steps", 0), 2, "flowshard bench step: error: --steps",
                    "see flowshard bench step --help")
