@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # Sharded training on two GPUs: that it computes what one computes, and what a full fine-tuning of FLUX.1-dev takes of time
 # and memory beside PyTorch FSDP2. On a machine with one GPU only the first part runs, through Gloo. Under ten minutes.
-#   tools/gpu_pair_check.sh FLOWSHARD SCRATCH [PEERS]
-#     SCRATCH  a folder to write to; with PEERS one in memory, 110 GB
-#     PEERS    a folder with peer_fsdp.py (a step of FSDP2, called with [ac] [compile] BATCH) and overlap.py;
-#              they and the measurement of saving need diffusers in python3
+#   tools/gpu_pair_check.sh FLOWSHARD SCRATCH [OVERLAP]
+#     SCRATCH  a folder to write to; on two GPUs one in memory, 110 GB, and python3 needs diffusers
+#     OVERLAP  a program for torchrun that times computing beside communication
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-flowshard=$1 scratch=$2 peers=${3:-}
+flowshard=$1 scratch=$2 overlap=${3:-}
 # A program that uses NVLink multicast can put shared GPUs out of service.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 gpus=$(nvidia-smi -L | wc -l)
@@ -84,21 +83,19 @@ if [ "$gpus" -ge 2 ]; then
     timeout 100 "$flowshard" launch --nproc_per_node 2 -- bench step configs/flux-dev.toml --warm-up 2 --steps 5 --json \
       --set "memory.activation_checkpointing=$1" --set "train.batch_size=$2" 2>&1 | tail -1
   }
-  fsdp2() { timeout 140 torchrun --nproc_per_node=2 "$peers/peer_fsdp.py" "$@" 2>&1 | grep -E "RESULT|busbw|Error" | tail -3; }
+  fsdp2() { timeout 140 torchrun --nproc_per_node=2 benchmarks/flux_training_diffusers.py --fsdp "$@" 2>&1 | tail -1; }
   step none 1
   step selective 1
   step full 1
   step full 4
   step selective 4
-  if [ -n "$peers" ]; then
-    for settings in "1" "compile 1" "ac 1" "ac compile 1" "ac 4" "ac compile 4"; do
-      # shellcheck disable=SC2086  # words
-      fsdp2 $settings
-    done
-    echo "==> computing beside communication"
-    timeout 60 torchrun --nproc_per_node=2 "$peers/overlap.py"
-    echo "==> saving"
-    tools/gpu_save_stall.sh "$flowshard" "$scratch" 2
-  fi
+  for settings in "" "--compile" "--checkpointing" "--checkpointing --compile" "--checkpointing --batch 4" \
+                  "--checkpointing --compile --batch 4"; do
+    # shellcheck disable=SC2086  # words
+    fsdp2 $settings
+  done
+  [ -z "$overlap" ] || { echo "==> computing beside communication"; timeout 60 torchrun --nproc_per_node=2 "$overlap"; }
+  echo "==> saving"
+  tools/gpu_save_stall.sh "$flowshard" "$scratch" 2
 fi
 exit $failed
