@@ -14,6 +14,7 @@
 #include "distributed/bandwidth.h"
 #include "distributed/environment.h"
 #include "distributed/process_group.h"
+#include "kernels/gpu.h"
 #include "number_between.h"
 #include "subcommands.h"
 
@@ -36,7 +37,7 @@ struct CollectivesOptions {
 
 at::Device choose_device(const CollectivesOptions& options, const distributed::Environment& environment) {
   if (options.device == "cpu" || (options.device.empty() && !at::hasCUDA())) return at::kCPU;
-  if (!at::hasCUDA()) throw ConfigError("--device cuda, but no CUDA device is visible: use cpu");
+  kernels::require_gpu("--device cuda");
   const int gpu = distributed::gpu_of(environment, static_cast<int>(at::getNumGPUs()));
   return {at::kCUDA, static_cast<at::DeviceIndex>(gpu)};
 }

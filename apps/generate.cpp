@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "generate_run.h"
+#include "kernels/gpu.h"
 #include "subcommands.h"
 #include "version.h"
 
@@ -53,8 +54,7 @@ void complete(CLI::App& app, GenerateOptions& options) {
   if (given("--prompt-file")) request.prompt = inference::read_prompt(options.prompt_file);
   inference::check_prompt(request.prompt, "--prompt");
   inference::check_prompt(request.negative_prompt, "--negative-prompt");
-  if (settings.device == "cuda" && !at::hasCUDA())
-    throw ConfigError("--device cuda: no CUDA device is visible: use --device cpu");
+  if (settings.device == "cuda") kernels::require_gpu("--device cuda");
   if (settings.precision.empty()) settings.precision = settings.device == "cuda" ? "bf16" : "fp32";
   settings.version = FLOWSHARD_VERSION;
   options.run.low_memory = options.low_memory == "blocks"     ? inference::LowMemory::kBlocks

@@ -14,6 +14,9 @@ namespace flowshard::kernels::cuda {
 
 using Stream = CUstream_st*;
 
+/// Whether the kernels are compiled for the current GPU.
+bool has_code_for_device();
+
 enum class ElementType { kFloat32, kBFloat16 };
 
 /// Largest D of the kernels whose rows are tokens, and largest Dh of those whose rows are heads.

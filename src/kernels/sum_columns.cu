@@ -35,6 +35,14 @@ __global__ void __launch_bounds__(32 * kWarps) sum_columns(const SumColumns laun
 
 }  // namespace
 
+// All kernels are compiled for the same architectures.
+bool has_code_for_device() {
+  cudaFuncAttributes attributes;
+  const bool has = cudaFuncGetAttributes(&attributes, sum_columns<float>) == cudaSuccess;
+  cudaGetLastError();  // clears it
+  return has;
+}
+
 void enqueue(const SumColumns& launch, Stream stream) {
   const dim3 grid(static_cast<unsigned>((launch.columns + 31) / 32), static_cast<unsigned>(launch.batch));
   const dim3 block(32, kWarps);

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "distributed/host_staged_group.h"
+#include "kernels/gpu.h"
 #include "training/model_sizes.h"
 #include "training/precision.h"
 
@@ -15,7 +16,7 @@ namespace flowshard::training {
 
 at::Device device_of(const TrainConfig& config, const distributed::Environment& environment) {
   if (config.run.device == Device::kCpu) return at::kCPU;
-  if (!at::hasCUDA()) throw ConfigError("run.device is \"cuda\", but no CUDA device is visible: use \"cpu\"");
+  kernels::require_gpu("run.device is cuda");
   const int num_gpus = static_cast<int>(at::getNumGPUs());
   const bool shares_gpus = config.distributed.backend == Backend::kGloo && num_gpus > 0;
   const int gpu =

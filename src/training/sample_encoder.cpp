@@ -6,6 +6,13 @@
 #include "model_folder/component_files.h"
 
 namespace flowshard::training {
+namespace {
+
+at::Tensor host_copy(const at::Tensor& tensor) {
+  return tensor.to(tensor.options().device(at::kCPU), /*non_blocking=*/false, /*copy=*/true);
+}
+
+}  // namespace
 
 SampleEncoder::SampleEncoder(const ModelFolder& folder, const TrainConfig& config, at::TensorOptions options)
     : config_(config), options_(options), conditioner_(folder) {
@@ -62,7 +69,7 @@ at::Tensor SampleEncoder::encode_images(const dataset::Batch& batch) {
   for (size_t i = 0; i < result.size(); ++i) {
     const auto found = latents_.find(batch.sample_ids[i]);
     if (found != latents_.end()) {
-      result[i] = found->second;
+      result[i] = found->second.to(options_.device());
     } else {
       missing.push_back(static_cast<int64_t>(i));
     }
@@ -73,16 +80,20 @@ at::Tensor SampleEncoder::encode_images(const dataset::Batch& batch) {
   for (size_t j = 0; j < missing.size(); ++j) {
     const auto i = static_cast<size_t>(missing[j]);
     result[i] = tokens[static_cast<int64_t>(j)];
-    if (config_.data.cache_in_memory) latents_[batch.sample_ids[i]] = result[i].clone();
+    if (config_.data.cache_in_memory) latents_[batch.sample_ids[i]] = host_copy(result[i]);
   }
   return at::stack(result);
 }
 
 Conditioning SampleEncoder::encode_caption(const std::string& caption) {
   const auto found = conditionings_.find(caption);
-  if (found != conditionings_.end()) return found->second;
+  if (found != conditionings_.end()) {
+    return {.txt = found->second.txt.to(options_.device()), .y = found->second.y.to(options_.device())};
+  }
   Conditioning conditioning = conditioner_.encode(caption, config_.text.max_sequence_length);
-  if (config_.data.cache_in_memory) conditionings_[caption] = conditioning;
+  if (config_.data.cache_in_memory) {
+    conditionings_[caption] = {.txt = host_copy(conditioning.txt), .y = host_copy(conditioning.y)};
+  }
   return conditioning;
 }
 

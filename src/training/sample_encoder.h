@@ -19,7 +19,8 @@ namespace flowshard::training {
 
 class SampleEncoder {
  public:
-  /// Loads text encoders and autoencoder. With data.cache_in_memory what was encoded once is kept.
+  /// Loads text encoders and autoencoder. With data.cache_in_memory what was encoded once is kept, in host
+  /// memory.
   SampleEncoder(const ModelFolder& folder, const TrainConfig& config, at::TensorOptions options);
 
   /// A caption is dropped (encoded as "") by a draw of (run.seed, sample id, epoch) alone.
@@ -43,6 +44,7 @@ class SampleEncoder {
   TextConditioner conditioner_;
   models::AutoencoderConfig autoencoder_config_;
   std::unique_ptr<models::Autoencoder> autoencoder_;
+  // What is kept, on the host.
   std::unordered_map<int64_t, at::Tensor> latents_;              // by sample id
   std::unordered_map<std::string, Conditioning> conditionings_;  // by caption
 };

@@ -38,7 +38,7 @@ void add_data_keys(ConfigSchema& schema, TrainConfig& config) {
   schema.add("data.max_bad_fraction", &config.data.max_bad_fraction,
              "share of unreadable samples above which the run stops", {.min = 0.0, .max = 1.0});
   schema.add("data.cache_in_memory", &config.data.cache_in_memory,
-             "keep latents and text embeddings of the samples already seen, in the memory of run.device");
+             "keep latents and text embeddings of the samples already seen, in host memory");
 
   schema.add("text.max_sequence_length", &config.text.max_sequence_length,
              "tokens that the T5 prompt is cut or padded to", {.min = 1, .max = 512});

@@ -48,7 +48,7 @@ def test_table_states_its_formulas():
 def test_mistakes(arguments, words):
     done = run([FLOWSHARD, "bench", "collectives", *arguments])
     assert done.returncode == USAGE
-    assert done.stderr.startswith("flowshard bench: error: ") and words in done.stderr
+    assert done.stderr.startswith("flowshard bench collectives: error: ") and words in done.stderr
     assert len(done.stderr.splitlines()) == 1 and not done.stdout
 
 

@@ -86,7 +86,7 @@ MISTAKES = {
     "output is a folder": (None, [*PROMPT, *SIZE, "--output", "folder.png"], 2, ["folder.png", "folder"]),
     "no such model": (None, [*PROMPT, "--output", "x.png", "--model", "nowhere"], 2, ["nowhere: no such folder"]),
     "untrained model": (None, [*PROMPT, "--output", "x.png", "--model", "model"], 2, ["model/transformer: holds no safetensors file"]),
-    "no GPU": (None, [*PROMPT, "--output", "x.png", "--device", "cuda"], 2, ["--device cuda: no CUDA device is visible"]),
+    "no GPU": (None, [*PROMPT, "--output", "x.png", "--device", "cuda"], 2, ["--device cuda, but no CUDA device is visible"]),
 }
 
 
