@@ -58,7 +58,7 @@ void run(Arguments& arguments, const std::vector<std::string>& others) {
   options.command.insert(options.command.end(), arguments.command.begin(), arguments.command.end());
   const launcher::LaunchResult result = launcher::launch(options);
   if (result.exit_code != 0) {
-    print_line("flowshard launch: error: {}", result.message);
+    print_line("flowshard launch: {}: {}", result.stopped ? "stopped" : "error", result.message);
     throw CLI::RuntimeError(result.exit_code);
   }
 }

@@ -44,6 +44,7 @@ std::string host_name() {
 }
 
 constexpr int kMostNodes = 65'536;
+constexpr int kSignalBase = 128;  // of the exit code of what ended by a signal
 
 void check_options(const LaunchOptions& options) {
   if (options.command.empty()) {
@@ -151,7 +152,8 @@ LaunchResult launch(const LaunchOptions& options) {
     }
     const std::string message = words(*result.failure);
     if (attempt == options.max_restarts || !worth_a_restart(result)) {
-      return {result.failure->status.code, message};
+      const int code = result.failure->status.code;
+      return {code, message, result.stopped_by_signal && code > kSignalBase};
     }
     console.line(Console::Stream::kErr, fmt::format("flowshard launch: {}: restarting all ranks ({} of {})",
                                                     message, attempt + 1, options.max_restarts));

@@ -22,8 +22,9 @@ struct LaunchOptions {
 };
 
 struct LaunchResult {
-  int exit_code = 0;    // of the rank that failed first; 128 + n if it died by signal n
-  std::string message;  // which rank, how, and its last line; empty if all succeeded
+  int exit_code = 0;     // of the rank that failed first; 128 + n if it died by signal n
+  std::string message;   // which rank, how, and its last line; empty if all succeeded
+  bool stopped = false;  // as a signal to the launcher asked
 };
 
 /// Returns when no rank is left. Throws ConfigError if the endpoint cannot be used or the program cannot

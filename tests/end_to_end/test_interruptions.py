@@ -91,6 +91,7 @@ def test_a_signal_ends_with_a_checkpoint(tiny_run, whole, number):
     step = num_records(tiny_run / "out")
     assert 3 <= step < STEPS and steps_saved(tiny_run / "out") == [f"step-{step:08}"]
     assert "--resume auto" in stderr
+    assert stderr.splitlines()[-1].startswith("flowshard launch: stopped: rank "), stderr
     if number == signal.SIGTERM:
         assert_goes_on(tiny_run, whole)
 
