@@ -39,7 +39,9 @@ at::Device choose_device(const CollectivesOptions& options, const distributed::E
   if (options.device == "cpu" || (options.device.empty() && !at::hasCUDA())) return at::kCPU;
   kernels::require_gpu("--device cuda");
   const int gpu = distributed::gpu_of(environment, static_cast<int>(at::getNumGPUs()));
-  return {at::kCUDA, static_cast<at::DeviceIndex>(gpu)};
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(gpu));
+  kernels::require_kernels("--device cuda", device);
+  return device;
 }
 
 /// 1, 4, ... 256 MiB and a whole block, none above the limit; the limit itself if it is below the block.

@@ -54,7 +54,10 @@ void complete(CLI::App& app, GenerateOptions& options) {
   if (given("--prompt-file")) request.prompt = inference::read_prompt(options.prompt_file);
   inference::check_prompt(request.prompt, "--prompt");
   inference::check_prompt(request.negative_prompt, "--negative-prompt");
-  if (settings.device == "cuda") kernels::require_gpu("--device cuda");
+  if (settings.device == "cuda") {
+    kernels::require_gpu("--device cuda");
+    kernels::require_kernels("--device cuda", at::Device(at::kCUDA, 0));
+  }
   if (settings.precision.empty()) settings.precision = settings.device == "cuda" ? "bf16" : "fp32";
   settings.version = FLOWSHARD_VERSION;
   options.run.low_memory = options.low_memory == "blocks"     ? inference::LowMemory::kBlocks

@@ -16,7 +16,8 @@ namespace flowshard::training {
 
 at::Device device_of(const TrainConfig& config, const distributed::Environment& environment) {
   if (config.run.device == Device::kCpu) return at::kCPU;
-  kernels::require_gpu("run.device is cuda");
+  const std::string_view setting = "run.device is cuda";
+  kernels::require_gpu(setting);
   const int num_gpus = static_cast<int>(at::getNumGPUs());
   const bool shares_gpus = config.distributed.backend == Backend::kGloo && num_gpus > 0;
   const int gpu =
@@ -26,6 +27,7 @@ at::Device device_of(const TrainConfig& config, const distributed::Environment& 
   if (c10::CachingAllocator::getAllocatorSettings().empty())
     c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  kernels::require_kernels(setting, device);
   return device;
 }
 
