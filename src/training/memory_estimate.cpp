@@ -26,12 +26,15 @@ constexpr int64_t kPrefetchedBatches = 2;
 constexpr int64_t kStagingBuffers = 3;               // of fsdp/staged_update.h
 constexpr int64_t kStagingSlice = int64_t{1} << 24;  // values
 
+double as_double(int64_t value) { return static_cast<double>(value); }
+
 // docs/memory.md: what a block keeps, in multiples of D values a token; M is the width of the MLP over D.
 struct KeptMultiples {
   double double_block, single_block;
 };
 
-KeptMultiples kept_multiples(ActivationCheckpointing mode, double m) {
+KeptMultiples kept_multiples(ActivationCheckpointing mode, const ModelSizes& model) {
+  const double m = as_double(model.mlp_hidden_dim) / as_double(model.hidden_size);
   switch (mode) {
     case ActivationCheckpointing::kFull:
       return {1, 1};
@@ -43,7 +46,6 @@ KeptMultiples kept_multiples(ActivationCheckpointing mode, double m) {
   return {13 + 2 * m, 11 + 2 * m};
 }
 
-double as_double(int64_t value) { return static_cast<double>(value); }
 int64_t rounded(double value) { return static_cast<int64_t>(value); }
 int64_t divided(int64_t value, int64_t parts) { return (value + parts - 1) / parts; }
 
@@ -133,21 +135,19 @@ double unit_bytes(const TrainConfig& config, const ModelSizes& model) {
 }
 
 int64_t activation_bytes(const TrainConfig& config, const ModelSizes& model) {
-  const double mlp = as_double(model.mlp_hidden_dim) / as_double(model.hidden_size);
   const ActivationCheckpointing mode = config.memory.activation_checkpointing;
-  const KeptMultiples kept = kept_multiples(mode, mlp);
+  const KeptMultiples kept = kept_multiples(mode, model);
   double multiples = as_double(model.num_double_blocks) * kept.double_block +
                      as_double(model.num_single_blocks) * kept.single_block + kOutsideBlocksMultiples;
   if (mode == ActivationCheckpointing::kFull)
-    multiples += kept_multiples(ActivationCheckpointing::kNone, mlp).double_block - 1;
+    multiples += kept_multiples(ActivationCheckpointing::kNone, model).double_block - 1;
   return rounded(multiples * unit_bytes(config, model));
 }
 
 /// The most of activations and gradients: backward makes a block's gradients and then frees its activations.
 int64_t backward_bytes(const TrainConfig& config, const ModelSizes& model, double activations,
                        double bytes_of_grad) {
-  const double mlp = as_double(model.mlp_hidden_dim) / as_double(model.hidden_size);
-  const KeptMultiples kept = kept_multiples(config.memory.activation_checkpointing, mlp);
+  const KeptMultiples kept = kept_multiples(config.memory.activation_checkpointing, model);
   double now = activations + as_double(model.root) * bytes_of_grad, most = now;
   const auto pass_blocks = [&](int64_t count, int64_t parameters, double multiples) {
     for (int64_t i = 0; i < count; ++i) {
